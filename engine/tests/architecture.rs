@@ -25,6 +25,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 const CRATES: &[(&str, &[&str])] = &[
     ("transport", &[]),
     ("gpu", &["symphony-transport"]),
+    ("gpu/fake_driver", &["symphony-gpu"]),
     ("engine/scheduler", &["symphony-transport"]),
     ("engine", &["symphony-gpu", "symphony-scheduler", "symphony-transport"]),
     ("tools", &["symphony", "symphony-gpu", "symphony-scheduler", "symphony-transport"]),

@@ -24,6 +24,10 @@ pub struct Job {
     pub rows: usize,
     /// The duration that the scheduler expects.
     pub duration: Nanos,
+    /// The time from which it may run.
+    pub exec_at: Nanos,
+    /// The time after which it is not to start any more.
+    pub latest: Nanos,
 }
 
 /// The rows of a job in the slab: where their inputs are and their outputs go.
@@ -99,6 +103,18 @@ pub trait Executor: Send {
 
     /// Returns true if the GPU takes one more batch. It may take several, and runs them in order.
     fn has_room(&self, gpu: u32) -> bool;
+
+    /// Returns how long before its exec_at a job may be enqueued, so that its inputs are there by
+    /// then. An executor with another answer than 0 holds a job back until exec_at itself, and ends
+    /// one that can't start by its `latest` with [`RunError::Late`].
+    fn ahead(&self) -> Nanos {
+        Nanos::ZERO
+    }
+
+    /// Returns why its GPUs are lost for good, if they are: they are to be given nothing any more.
+    fn lost(&self) -> Option<&str> {
+        None
+    }
 
     /// Takes a job: claims the inputs of its rows and starts to run it, or puts it behind the jobs
     /// that the GPU has. A device that reads the slots by itself keeps the claims; a claim must be

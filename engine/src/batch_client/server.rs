@@ -75,8 +75,8 @@ struct ServerError {
 
 impl ServerTarget {
     /// Finds the newest version of `model` at the server `url`, such as `http://127.0.0.1:8000`,
-    /// which may require a bearer token. Sizes that the model leaves open are those of the arrays in
-    /// `rows`, and of the answer to the first row there.
+    /// which may require a bearer token. Sizes that the model leaves open are those of the arrays
+    /// in `rows`, and of the answer to the first row there.
     ///
     /// Errors: no such server or model, or a model whose requests are not made here.
     pub(crate) fn find(

@@ -7,11 +7,11 @@ use crate::config::{
     Config, Diagnostic, Diagnostics, ExecutorKind, Location, ModelConfig, RepositoryControl, RepositoryFlags,
     read_config_with,
 };
-use crate::runtime::{load_file, no_progress, warm_up};
+use crate::runtime::{GPU_RIGHT, Libraries, load_file, no_progress, warm_up};
 use clap::Args;
 use std::path::PathBuf;
+use symphony_gpu::ComputeThread;
 use symphony_gpu::onnxruntime::{LibraryError, SearchedPlace, open_library};
-use symphony_gpu::{ComputeThread, OnnxRuntimeOptions};
 
 /// The arguments of `check`.
 #[derive(Args)]
@@ -35,11 +35,17 @@ pub(super) fn check(arguments: CheckArguments) -> Result<(), CommandFailure> {
     diagnostics.extend(load_tls(&config.access).err().map_or_else(Vec::new, |Diagnostics(wrong)| wrong));
     diagnostics.extend(config.access.load_tokens().err().map_or_else(Vec::new, |Diagnostics(wrong)| wrong));
     let library = check_library(&config);
-    let runs = |model: &&ModelConfig| library.is_none() || model.source.kind() != ExecutorKind::OnnxRuntime;
+    let libraries = Libraries::new(config.onnxruntime.clone());
+    let gpus = check_gpus(&config, &libraries);
+    let runs = |model: &&ModelConfig| match model.source.kind() {
+        ExecutorKind::OnnxRuntime => library.is_none(),
+        ExecutorKind::Cuda => gpus.is_none(),
+        _ => true,
+    };
     for model in config.models.iter().chain(&others).filter(runs) {
-        diagnostics.extend(try_to_load(model, &config.onnxruntime));
+        diagnostics.extend(try_to_load(model, &libraries));
     }
-    diagnostics.extend(library);
+    diagnostics.extend(library.into_iter().chain(gpus));
     if !diagnostics.is_empty() {
         return Err(Diagnostics(diagnostics).into());
     }
@@ -72,8 +78,8 @@ fn models_loaded_later(config: &Config) -> (Vec<ModelConfig>, Vec<Diagnostic>) {
 }
 
 /// Loads the model, and returns the diagnostics that only loading shows.
-fn try_to_load(model: &ModelConfig, onnxruntime: &OnnxRuntimeOptions) -> Vec<Diagnostic> {
-    match load_file(model, &ComputeThread::new(), onnxruntime) {
+fn try_to_load(model: &ModelConfig, libraries: &Libraries) -> Vec<Diagnostic> {
+    match load_file(model, &ComputeThread::new(), (libraries, 0)) {
         Ok(None) => Vec::new(),
         Ok(Some(mut loaded)) => {
             if let Some(note) = loaded.import_note() {
@@ -85,6 +91,25 @@ fn try_to_load(model: &ModelConfig, onnxruntime: &OnnxRuntimeOptions) -> Vec<Dia
         }
         Err(diagnostic) => vec![diagnostic],
     }
+}
+
+/// Opens the GPUs that executors need, and says which they are. Returns what stands in the way.
+fn check_gpus(config: &Config, libraries: &Libraries) -> Option<Diagnostic> {
+    for ordinal in 0..config.executors_of(ExecutorKind::Cuda) as u32 {
+        match libraries.cuda.get(ordinal) {
+            Ok(device) => {
+                let facts = device.open.calls().facts();
+                println!("GPU {ordinal}: {}, {:.1} GB", facts.name, facts.memory as f64 / 1e9);
+            }
+            Err(error) => {
+                let location = Location { file: config.file.clone(), line: 1, field: "executors".into() };
+                return Some(
+                    location.diagnostic(format!("GPU {ordinal} can't be used ({error})"), GPU_RIGHT),
+                );
+            }
+        }
+    }
+    None
 }
 
 /// Opens ONNX Runtime if an executor needs it, and says where it was found, or where it was looked

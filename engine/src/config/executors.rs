@@ -4,8 +4,8 @@ use super::cores::read_core_list;
 use super::toml_reader::{TomlTable, TomlValue};
 use symphony_scheduler::limits;
 
-/// The most CPU executors of a kind; each is a thread.
-const MAX_CPU_EXECUTORS: usize = 1_024;
+/// The most executors of a kind that have threads of their own.
+const MAX_THREADED_EXECUTORS: usize = 1_024;
 
 /// A kind of executor: what runs batches. GPUs are numbered by kind, in this order: those that have
 /// a thread of their own first.
@@ -15,6 +15,8 @@ pub enum ExecutorKind {
     Cpu,
     /// ONNX models on one CPU core, by ONNX Runtime.
     OnnxRuntime,
+    /// ONNX models as plans on one GPU.
+    Cuda,
     /// A GPU that takes the time of its profile and answers zeros.
     Emulated,
 }
@@ -24,7 +26,7 @@ impl ExecutorKind {
     /// kind share one thread.
     pub fn has_own_thread(self) -> bool {
         match self {
-            ExecutorKind::Cpu | ExecutorKind::OnnxRuntime => true,
+            ExecutorKind::Cpu | ExecutorKind::OnnxRuntime | ExecutorKind::Cuda => true,
             ExecutorKind::Emulated => false,
         }
     }
@@ -32,8 +34,8 @@ impl ExecutorKind {
     /// Returns the kind that runs an ONNX file whose configuration names none, where there are
     /// executors of these kinds.
     pub(super) fn for_files(kinds: &[ExecutorKind]) -> ExecutorKind {
-        let only_other = !kinds.contains(&ExecutorKind::Cpu) && kinds.contains(&ExecutorKind::OnnxRuntime);
-        if only_other { ExecutorKind::OnnxRuntime } else { ExecutorKind::Cpu }
+        let of_files = [ExecutorKind::Cpu, ExecutorKind::OnnxRuntime, ExecutorKind::Cuda];
+        of_files.into_iter().find(|kind| kinds.contains(kind)).unwrap_or(ExecutorKind::Cpu)
     }
 
     /// Returns the name of the kind in CONFIG.
@@ -41,6 +43,7 @@ impl ExecutorKind {
         match self {
             ExecutorKind::Cpu => "cpu",
             ExecutorKind::OnnxRuntime => "onnxruntime",
+            ExecutorKind::Cuda => "cuda",
             ExecutorKind::Emulated => "emulated",
         }
     }
@@ -65,20 +68,14 @@ pub(super) struct ExecutorKinds {
     pub(super) unclear: bool,
 }
 
-/// Reads a kind of executor. `cuda` is reported as a kind that this version lacks.
+/// Reads a kind of executor.
 pub(super) fn read_kind(value: &TomlValue<'_>) -> Option<ExecutorKind> {
-    match value.word(&["cpu", "onnxruntime", "emulated", "cuda"])? {
-        "cpu" => Some(ExecutorKind::Cpu),
-        "onnxruntime" => Some(ExecutorKind::OnnxRuntime),
-        "emulated" => Some(ExecutorKind::Emulated),
-        later => {
-            value.report(
-                format!("\"{later}\" is not in this version"),
-                "use \"cpu\", \"onnxruntime\" or \"emulated\"",
-            );
-            None
-        }
-    }
+    Some(match value.word(&["cpu", "onnxruntime", "cuda", "emulated"])? {
+        "cpu" => ExecutorKind::Cpu,
+        "onnxruntime" => ExecutorKind::OnnxRuntime,
+        "cuda" => ExecutorKind::Cuda,
+        _ => ExecutorKind::Emulated,
+    })
 }
 
 /// Reads the tables `[[executors]]`.
@@ -94,13 +91,15 @@ pub(super) fn read_executors(root: &TomlTable<'_>) -> (Vec<ExecutorGroup>, Execu
 }
 
 fn read_executor(table: &TomlTable<'_>, kinds: &mut ExecutorKinds) -> Option<ExecutorGroup> {
-    let kind = table.required("kind", "\"cpu\", \"onnxruntime\" or \"emulated\"").and_then(|v| read_kind(&v));
+    let kind = table
+        .required("kind", "\"cpu\", \"onnxruntime\", \"cuda\" or \"emulated\"")
+        .and_then(|v| read_kind(&v));
     match kind {
         Some(kind) => kinds.known.push(kind),
         None => kinds.unclear = true,
     }
     let has_own_thread = kind.is_some_and(ExecutorKind::has_own_thread);
-    let most = if has_own_thread { MAX_CPU_EXECUTORS } else { limits::MAX_GPUS };
+    let most = if has_own_thread { MAX_THREADED_EXECUTORS } else { limits::MAX_GPUS };
     let count = table.optional("count").map(|v| v.count(1..=most));
     let cores = read_core_list(table, "cores", "executor", most)?;
     if kind == Some(ExecutorKind::Emulated) && !cores.is_empty() {

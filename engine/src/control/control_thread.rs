@@ -7,13 +7,13 @@ use crate::config::{
     Config, Diagnostics, ExecutorKind, FileStamp, ModelConfig, RepositoryConfig, RepositoryControl,
 };
 use crate::runtime::frontend::SlotState;
-use crate::runtime::{LoadedModel, ModelSlotError, ModelSlots, Progress};
+use crate::runtime::{Libraries, LoadedModel, ModelSlotError, ModelSlots, Progress};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use symphony_gpu::{ComputeThread, OnnxRuntimeOptions};
+use symphony_gpu::ComputeThread;
 use symphony_transport::message::ModelId;
 
 /// The longest wait for an order before drained models are looked for.
@@ -48,7 +48,6 @@ struct RepositoryEntry {
 pub(super) struct ControlThread {
     model_slots: ModelSlots,
     kinds: Vec<ExecutorKind>,
-    onnxruntime: OnnxRuntimeOptions,
     progress: Progress,
     index: Arc<Mutex<Vec<IndexEntry>>>,
     models: BTreeMap<String, RepositoryEntry>,
@@ -85,17 +84,8 @@ impl ControlThread {
                 (entry.tried, entry.seen) = (entry.loaded.clone(), entry.loaded.clone());
             }
         }
-        let control_thread = ControlThread {
-            model_slots,
-            kinds,
-            onnxruntime: config.onnxruntime.clone(),
-            progress,
-            index,
-            models,
-            own,
-            compute: None,
-            loading: None,
-        };
+        let control_thread =
+            ControlThread { model_slots, kinds, progress, index, models, own, compute: None, loading: None };
         if let Some(repository) = &config.repository {
             control_thread.write_index(repository);
         }
@@ -249,10 +239,11 @@ impl ControlThread {
                 continue;
             }
             let executors = self.model_slots.copies_for(kind);
-            let (compute, onnxruntime, progress) = (&mut self.compute, &self.onnxruntime, &self.progress);
+            let libraries = self.model_slots.libraries();
+            let (compute, progress) = (&mut self.compute, &self.progress);
             let loaded: Result<Vec<_>, _> = classes
                 .iter()
-                .map(|class| load_one(compute, class.clone(), onnxruntime, executors, progress))
+                .map(|class| load_one(compute, class.clone(), libraries, executors, progress))
                 .collect();
             let prepared = loaded.map_err(ModelSlotError::from);
             match prepared.and_then(|loaded| self.model_slots.prepare_classes(loaded, progress)) {
@@ -369,7 +360,7 @@ impl ControlThread {
 fn load_one(
     compute: &mut Option<ComputeThread>,
     version: ModelConfig,
-    onnxruntime: &OnnxRuntimeOptions,
+    libraries: &Libraries,
     executors: usize,
     progress: &Progress,
 ) -> Result<LoadedModel, Diagnostics> {
@@ -379,7 +370,7 @@ fn load_one(
         let _ = compute.run(|| rustix::process::setpriority_process(None, NICE));
         compute
     });
-    LoadedModel::load(version, onnxruntime, executors, compute, progress)
+    LoadedModel::load(version, libraries, executors, compute, progress)
 }
 
 /// Returns `version 2` or `versions 1, 2`.

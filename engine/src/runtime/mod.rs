@@ -21,7 +21,7 @@
 //! | --- | --- | --- |
 //! | [`frontend`] | the client side: requests in, answers out | what is accepted is answered exactly once |
 //! | `threads` | ModelThreads, RankThreads and the loop around an agent | no duty cycle locks or allocates |
-//! | `backends` | threads that run batches: CPU executors, emulated GPUs | none starts before exec_at or after latest |
+//! | `backends` | threads that run batches: CPU executors, GPUs, emulated ones | none starts before exec_at or after latest |
 //! | [`counters`] | what threads count and others read | a counter has one writer, which no reader holds up |
 //! | `start` | putting an engine together | a start that fails leaves no thread behind |
 //! | `fault`, `panics` | the fault for which an engine can't go on | the first report holds |
@@ -60,7 +60,9 @@ mod start;
 pub mod threads;
 pub(crate) mod tuning;
 
+pub(crate) use backends::executors::GPU_RIGHT;
 pub use backends::executors::load_file;
+pub use backends::libraries::Libraries;
 pub use backends::warming::warm_up;
 pub use callbacks::{Progress, ThreadHook, no_progress};
 pub use engine::Engine;

@@ -131,6 +131,7 @@ pub(crate) fn queue_of_class(config: QueueConfig, class: Class, own: Class, from
 pub(crate) fn platform(source: &ModelSource) -> &'static str {
     match source {
         ModelSource::File { executor: ExecutorKind::OnnxRuntime, .. } => "onnxruntime_onnx",
+        ModelSource::File { executor: ExecutorKind::Cuda, .. } => "onnx_cuda",
         ModelSource::File { .. } => "onnx_rten",
         ModelSource::Emulated { .. } => "emulated",
     }

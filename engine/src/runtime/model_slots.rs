@@ -10,6 +10,7 @@ use super::model_setup::{
 };
 use crate::config::{Diagnostics, ExecutorKind, ModelConfig};
 use crate::runtime::backends::executors::{self, LoadReport};
+use crate::runtime::backends::libraries::Libraries;
 use crate::runtime::backends::model_faults::ModelFaults;
 use crate::runtime::callbacks::{Progress, no_progress};
 use crate::runtime::clock::Clock;
@@ -20,7 +21,7 @@ use crate::runtime::threads::model_thread::SlotQueues;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use symphony_gpu::{ComputeThread, HostModel, MeasureOptions, MeasuredBy, OnnxRuntimeOptions, Signature};
+use symphony_gpu::{ComputeThread, HostModel, MeasureOptions, MeasuredBy, Signature};
 use symphony_scheduler::deferral::QueueConfig;
 use symphony_scheduler::model::ModelQueue;
 use symphony_scheduler::profile::Profile;
@@ -75,12 +76,13 @@ pub struct LoadedModel {
 impl LoadedModel {
     /// Loads a copy of a model for each of `executors` executors, on `compute`, and measures it if
     /// its configuration asks for that: by that thread's CPU time, since other threads may have its
-    /// core meanwhile, unless several threads compute a batch. Returns when all of that is done.
+    /// core meanwhile, unless several threads, or a GPU, compute a batch. Returns when all of that
+    /// is done.
     ///
     /// Errors: the model can't be loaded.
     pub fn load(
         config: ModelConfig,
-        onnxruntime: &OnnxRuntimeOptions,
+        libraries: &Libraries,
         executors: usize,
         compute: &ComputeThread,
         progress: &Progress,
@@ -90,13 +92,16 @@ impl LoadedModel {
             return Ok(loaded);
         }
         let kind = loaded.config.source.kind();
-        let on_one_thread = kind != ExecutorKind::OnnxRuntime || onnxruntime.threads == 1;
+        let on_one_thread = match kind {
+            ExecutorKind::OnnxRuntime => libraries.onnxruntime.threads == 1,
+            other => other == ExecutorKind::Cpu,
+        };
         for at in 0..executors {
             let by = if on_one_thread { MeasuredBy::CpuTime } else { MeasuredBy::WallTime };
             let options = MeasureOptions { by, ..MeasureOptions::default() };
             let measuring = (at == 0).then_some(options);
-            let one =
-                compute.run(|| executors::load(&loaded.config, compute, onnxruntime, measuring, progress));
+            let place = (libraries, at as u32);
+            let one = compute.run(|| executors::load(&loaded.config, compute, place, measuring, progress));
             if let Some((copy, found)) = one.map_err(|diagnostic| Diagnostics(vec![diagnostic]))? {
                 loaded.copies.push(copy);
                 loaded.found.get_or_insert(found);
@@ -119,6 +124,7 @@ pub(crate) struct SlotContext {
     pub(crate) queue_config: Box<dyn Fn(QueueId, Nanos, Profile) -> QueueConfig + Send>,
     pub(crate) queue_ids: QueueIds,
     pub(crate) faults: Arc<ModelFaults>,
+    pub(crate) libraries: Libraries,
     /// The bytes of the largest row that the slab slots hold.
     pub(crate) largest_row: usize,
     /// What passes the time between two checks whether a thread has applied a change.
@@ -198,6 +204,11 @@ impl ModelSlots {
     /// Returns every slot, by id, with the model that is served there.
     pub fn models(&self) -> &[ModelInfo] {
         &self.models
+    }
+
+    /// Returns what loads models.
+    pub(crate) fn libraries(&self) -> &Libraries {
+        &self.context.libraries
     }
 
     /// Returns the number of executors of a kind that compute: a loaded model needs a copy for

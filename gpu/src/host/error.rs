@@ -34,6 +34,10 @@ pub enum LoadError {
     #[error("{path}: can't become a plan ({reason}); run the model on an executor of kind \"onnxruntime\", \
              which has all operators, or export it without the operator", path = path.display())]
     Lowering { path: PathBuf, reason: String },
+    /// The model can't be put on its GPU.
+    #[error("{path}: can't be put on the GPU ({reason}); unload another model, lower max_batch, or run it on \
+             an executor of another kind", path = path.display())]
+    Device { path: PathBuf, reason: String },
     /// ONNX Runtime refuses the model.
     #[error("{path}: ONNX Runtime does not take the model ({reason}); export it again", path = path.display())]
     Refused { path: PathBuf, reason: String },
@@ -110,6 +114,9 @@ impl LoadError {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the fields are what the messages say they are")]
 pub enum RunError {
+    /// The batch could not start by its `latest`, and was not run.
+    #[error("the batch could not start in time")]
+    Late,
     /// The batch's size is not one that the model was loaded for.
     #[error("a batch of {rows} rows was asked for; give 1 to {max_batch}")]
     Rows { rows: usize, max_batch: usize },

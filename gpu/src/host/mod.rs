@@ -11,14 +11,16 @@ pub use executor::{CpuExecutor, CpuWork};
 
 use crate::import::InputDefaults;
 use crate::signature::Signature;
+use std::any::Any;
 use std::sync::Arc;
 
 /// The limit of the bytes that the inputs of a full batch take: above it a wrong shape or
 /// `max_batch` is likelier than a real need.
 pub const MAX_STAGED_BYTES: usize = 4 << 30;
 
-/// A loaded model with the buffers of one batch, which the thread that runs it computes.
-pub trait HostModel: Send {
+/// A loaded model with the buffers of one batch, which the thread that runs it computes. It is
+/// `Any` so that an executor that can do more with its own kind of model finds that again.
+pub trait HostModel: Send + Any {
     /// Returns the inputs and outputs of one row.
     fn signature(&self) -> &Signature;
 

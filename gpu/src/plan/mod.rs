@@ -34,6 +34,7 @@ pub use compile::{CompiledPlan, compile};
 pub use element::{AlignedBytes, PlanElement, PlanType};
 pub use file_format::PlanFileError;
 pub use interpreter::PlanMemory;
+pub use kernels::compute;
 pub use model::PlanModel;
 pub use operation::{
     BinaryFunction, Interpolation, Operation, PadFill, PoolFunction, ReduceFunction, ResizeCoordinates,

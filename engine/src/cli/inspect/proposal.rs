@@ -1,5 +1,5 @@
-//! The `model.toml` that `inspect` proposes: the executor that was the fastest, an SLO, and sizes or
-//! buckets for the dimensions that were given none.
+//! The `model.toml` that `inspect` proposes: the executor that was the fastest, an SLO, and sizes
+//! or buckets for the dimensions that were given none.
 
 use super::{Trial, TrialResult};
 use std::collections::BTreeSet;

@@ -65,7 +65,14 @@ impl<E: Executor> Backend<E> {
     fn finish(&mut self, now: Nanos) -> usize {
         let Backend { state, faults, log_at, .. } = self;
         let Some(state) = state else { return 0 };
-        state.finish(now, |header, rows, error| log(faults, log_at, (header, rows, error), now))
+        let finished =
+            state.finish(now, |header, rows, error| log(faults, log_at, (header, rows, error), now));
+        if finished > 0
+            && let Some(reason) = state.newly_lost()
+        {
+            tracing::error!("executor {} is taken out: {reason}", self.role);
+        }
+        finished
     }
 }
 

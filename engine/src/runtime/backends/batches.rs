@@ -162,7 +162,7 @@ impl Answers {
         }
     }
 
-    /// Ends a batch that has run: counts it and reports its completion.
+    /// Counts a batch that has run, and leaves its completion to be reported.
     pub(crate) fn ran(&mut self, batch: &Batch, started: Nanos, finished: Nanos) {
         let BatchHeader { exec_at, duration, .. } = batch.header;
         let tally = &mut self.counting.tally;
@@ -170,7 +170,6 @@ impl Answers {
         tally.start.count(started - exec_at);
         tally.finish.count(finished - (exec_at + duration));
         self.executing.ran(&batch.header, started, finished);
-        self.complete(batch, started, finished);
     }
 
     /// Reports to the RankThread that the batch has left its GPU.
@@ -184,12 +183,6 @@ impl Answers {
         self.completions[rank]
             .push(NumberedCompletion { completion, number })
             .always_has_room("a completion: the ring holds every batch that the GPUs can have been given");
-    }
-
-    /// Ends a batch that did not start in time: the deadlines of its requests have passed.
-    pub(crate) fn cancel(&mut self, batch: &Batch, now: Nanos) {
-        self.drop_late(batch, now);
-        self.complete(batch, now, now);
     }
 
     /// Ends the requests of a batch that did not start in time, and leaves its completion to be

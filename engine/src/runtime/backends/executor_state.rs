@@ -88,7 +88,10 @@ pub(crate) struct ExecutorState<E: Executor> {
     starts: Wheel,
     /// The batches whose requests have been answered while a model hung or there was no thread, and
     /// whose completions are held back until it is free: until then its GPU is granted to nobody.
+    /// Those of a lost GPU are held back for good.
     answered: Vec<Batch>,
+    /// True once the loss of the GPUs was reported.
+    is_loss_reported: bool,
 }
 
 impl<E: Executor> ExecutorState<E> {
@@ -105,7 +108,17 @@ impl<E: Executor> ExecutorState<E> {
         let gpus = (0..count).map(|_| GpuBatches::default()).collect();
         answers.counting.tally.model_bytes = executor.memory_bytes();
         let (starts, answered) = (Wheel::new(count, now), Vec::new());
-        ExecutorState { inbox, answers, executor, changes, first_gpu, gpus, starts, answered }
+        ExecutorState {
+            inbox,
+            answers,
+            executor,
+            changes,
+            first_gpu,
+            gpus,
+            starts,
+            answered,
+            is_loss_reported: false,
+        }
     }
 
     /// Takes in the batches that have come. Returns their number.
@@ -153,14 +166,13 @@ impl<E: Executor> ExecutorState<E> {
         let Some(&BatchHeader { latest, model, .. }) = waiting.next() else { return };
         // The executor is asked while the batch waits: a panic of it loses nothing.
         let can_run = !faults.is_condemned(model) && self.executor.has_model(model.0 as usize);
-        let Some(batch) = waiting.take_due(now) else { return };
+        let Some(batch) = waiting.take_due(now + self.executor.ahead()) else { return };
         if now > latest {
-            self.answers.cancel(&batch, now);
-            self.inbox.recycle(batch);
+            self.answers.drop_late(&batch, now);
+            self.complete(batch, now, now);
         } else if !can_run {
             self.answers.fail(&batch, now);
-            self.answers.complete(&batch, now, now);
-            self.inbox.recycle(batch);
+            self.complete(batch, now, now);
         } else {
             let part = 0..batch.entries.len();
             started.push_back(StartedBatch { batch, started: now, ended: 0, part });
@@ -174,11 +186,19 @@ impl<E: Executor> ExecutorState<E> {
     /// Gives the executor the part of a started batch that is to run next.
     fn enqueue(&mut self, gpu: usize, at: usize, now: Nanos) -> Result<(), EnqueueError> {
         let StartedBatch { batch, part, .. } = &self.gpus[gpu].started[at];
-        let BatchHeader { batch: number, model, duration, .. } = batch.header;
+        let BatchHeader { batch: number, model, duration, exec_at, latest, .. } = batch.header;
         let (gpu, model) = (gpu as u32, model.0 as usize);
-        let job = Job { batch: number, gpu, model, rows: part.len(), duration };
+        // A part that is run once more comes too late anyway: whether it does was decided for all.
+        let latest = if part.len() == batch.entries.len() { latest } else { Nanos::MAX };
+        let job = Job { batch: number, gpu, model, rows: part.len(), duration, exec_at, latest };
         let rows = EntryRows { answers: &self.answers, entries: &batch.entries[part.clone()] };
         self.executor.enqueue(job, &rows, now)
+    }
+
+    /// Returns why the GPUs are lost, the first time that they are.
+    pub(crate) fn newly_lost(&mut self) -> Option<&str> {
+        let reason = self.executor.lost()?;
+        (!std::mem::replace(&mut self.is_loss_reported, true)).then_some(reason)
     }
 
     /// Takes the jobs that are over: answers their requests, and frees their GPUs. Calls `failed`
@@ -206,6 +226,9 @@ impl<E: Executor> ExecutorState<E> {
         let started = &self.gpus[gpu].started;
         let Some(at) = started.iter().position(|of| of.batch.header.batch == job.batch) else { return };
         let StartedBatch { batch, part, .. } = &started[at];
+        if matches!(job.result, Err(RunError::Late)) {
+            return self.cancel_started(gpu, at, now);
+        }
         let ran = match &job.result {
             Ok(()) => {
                 let rows = EntryRows { answers: &self.answers, entries: &batch.entries[part.clone()] };
@@ -216,8 +239,30 @@ impl<E: Executor> ExecutorState<E> {
                 false
             }
         };
+        if part.len() == batch.entries.len() {
+            self.gpus[gpu].started[at].started = job.started;
+        }
         self.part_ended((gpu, at), ran, job.finished, now);
         self.arm(gpu);
+    }
+
+    /// Cancels a batch that the executor has taken and could not start in time.
+    fn cancel_started(&mut self, gpu: usize, at: usize, now: Nanos) {
+        if let Some(StartedBatch { batch, .. }) = self.gpus[gpu].started.remove(at) {
+            self.answers.drop_late(&batch, now);
+            self.complete(batch, now, now);
+        }
+        self.arm(gpu);
+    }
+
+    /// Reports that a batch has left its GPU, and that the GPU is free; not of one that is lost,
+    /// which is granted to nobody for as long as its batch is overdue.
+    fn complete(&mut self, batch: Batch, started: Nanos, finished: Nanos) {
+        if self.executor.lost().is_some() {
+            return self.answered.push(batch);
+        }
+        self.answers.complete(&batch, started, finished);
+        self.inbox.recycle(batch);
     }
 
     /// Goes on with a started batch of which a part has run or failed: answers it, and frees the
@@ -245,7 +290,7 @@ impl<E: Executor> ExecutorState<E> {
     fn end_batch(&mut self, gpu: usize, at: usize, finished: Nanos, now: Nanos) {
         if let Some(StartedBatch { batch, started, .. }) = self.gpus[gpu].started.remove(at) {
             self.answers.ran(&batch, started, finished);
-            self.inbox.recycle(batch);
+            self.complete(batch, started, finished);
             self.complete_answered(now);
         }
     }
@@ -267,8 +312,11 @@ impl<E: Executor> ExecutorState<E> {
         }
     }
 
-    /// Reports the completions that were held back.
+    /// Reports the completions that were held back, unless the GPUs are lost.
     fn complete_answered(&mut self, now: Nanos) {
+        if self.executor.lost().is_some() {
+            return;
+        }
         for batch in self.answered.drain(..) {
             self.answers.complete(&batch, now, now);
             self.inbox.recycle(batch);
@@ -340,7 +388,7 @@ fn arm<E: Executor>(gpu: usize, batches: &GpuBatches, executor: &E, starts: &mut
     if let Some(next) = batches.waiting.next()
         && executor.has_room(gpu as u32)
     {
-        starts.set(gpu, next.exec_at);
+        starts.set(gpu, next.exec_at - executor.ahead());
     }
 }
 

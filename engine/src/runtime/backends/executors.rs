@@ -1,13 +1,15 @@
-//! The start of the CPU executors: each thread is pinned and loads every model of its kind for
+//! The start of the executors of files: each thread is pinned and loads every model of its kind for
 //! itself, and the first one of a kind measures the profiles that the configuration leaves to
 //! measuring. Then each waits for its rings and runs. A thread that is given up is replaced by one
 //! that takes its state over.
 
 use super::batches::{Answers, Inbox};
 use super::executor_state::{ExecutorState, ModelChangeReceiver};
+use super::file_executor::FileExecutor;
 use super::lease::ExecutorLease;
+use super::libraries::Libraries;
 use super::model_faults::ModelFaults;
-use crate::config::{Config, Diagnostic, ExecutorKind, ModelConfig, ModelSource, ProfileSource};
+use crate::config::{Config, Diagnostic, ExecutorKind, Location, ModelConfig, ModelSource, ProfileSource};
 use crate::runtime::backends::backend::Backend;
 use crate::runtime::backends::warming::warm_up;
 use crate::runtime::callbacks::{Progress, ThreadHook};
@@ -21,8 +23,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use symphony_gpu::import::SizedFile;
 use symphony_gpu::{
-    ComputeThread, CpuExecutor, CpuModel, HostModel, MeasureOptions, OnnxRuntimeModel, OnnxRuntimeOptions,
-    ProfileTable, Signature, measure,
+    ComputeThread, CpuExecutor, CpuModel, CudaExecutor, CudaModel, Executor, HostModel, LoadError,
+    MeasureOptions, OnnxRuntimeModel, ProfileTable, Signature, measure,
 };
 use symphony_transport::Nanos;
 use symphony_transport::doorbell::Doorbells;
@@ -45,14 +47,18 @@ pub(crate) struct ExecutorRings {
     pub(crate) answers: Answers,
 }
 
-/// The state of a CPU executor.
-type CpuState = Box<ExecutorState<CpuExecutor>>;
+/// The state of an executor of files.
+type FileState = Box<ExecutorState<FileExecutor>>;
 
-/// The receiving end of models for a CPU executor.
+/// The receiving end of models for an executor of files.
 pub(crate) type HostModelChanges = ModelChangeReceiver<Box<dyn HostModel>>;
 
 /// The time before a batch's start within which it is waited for without a nap.
 const SOON: Nanos = Nanos::from_micros(200);
+
+/// The remedy of a GPU that can't be used.
+pub(crate) const GPU_RIGHT: &str =
+    "give as many executors of kind \"cuda\" as there are GPUs that the driver shows, or use another kind";
 
 /// The result of an executor's loading: an entry per model of the configuration, `None` for other
 /// executors' models; or the error of one.
@@ -62,7 +68,7 @@ type LoadResult = Result<Vec<Option<LoadReport>>, Diagnostic>;
 struct ExecutorWiring {
     rings: ExecutorRings,
     changes: Option<HostModelChanges>,
-    lease: Arc<ExecutorLease<CpuExecutor>>,
+    lease: Arc<ExecutorLease<FileExecutor>>,
     faults: Arc<ModelFaults>,
     /// The slots of size classes that are not kept.
     merged: Vec<usize>,
@@ -82,9 +88,9 @@ pub(crate) struct WatchedExecutor {
     pub(crate) role: String,
     placement: Placement,
     pub(crate) thread: JoinHandle<()>,
-    pub(crate) lease: Arc<ExecutorLease<CpuExecutor>>,
+    pub(crate) lease: Arc<ExecutorLease<FileExecutor>>,
     /// The state of the executor, while it has no thread.
-    pub(crate) held: Option<CpuState>,
+    pub(crate) held: Option<FileState>,
 }
 
 impl LoadingExecutor {
@@ -132,7 +138,7 @@ impl WatchedExecutor {
     ) -> std::io::Result<JoinHandle<()>> {
         let (role, placement, lease) = (self.role.clone(), self.placement, ExecutorLease::new());
         let (setup, faults, lease) = (setup.clone(), Arc::clone(faults), Arc::new(lease));
-        let (give, state) = channel::<CpuState>();
+        let (give, state) = channel::<FileState>();
         let own_lease = Arc::clone(&lease);
         let thread = std::thread::Builder::new().name(role.clone()).spawn(move || {
             placement.take(&role);
@@ -156,10 +162,10 @@ impl WatchedExecutor {
 /// Runs an executor's duty cycles until the engine stops, or until its state is taken over.
 fn serve(
     role: String,
-    state: CpuState,
+    state: FileState,
     placement: Placement,
     setup: &ExecutorSetup,
-    lease: &Arc<ExecutorLease<CpuExecutor>>,
+    lease: &Arc<ExecutorLease<FileExecutor>>,
     faults: Arc<ModelFaults>,
 ) {
     lease.begin();
@@ -196,6 +202,7 @@ pub(crate) struct ExecutorSetup {
     pub(crate) progress: Progress,
     pub(crate) faults: FaultLatch,
     pub(crate) before_cycle: Option<ThreadHook>,
+    pub(crate) libraries: Libraries,
 }
 
 /// The executor that a thread is to be.
@@ -204,6 +211,8 @@ pub(crate) struct ExecutorIdentity {
     pub(crate) kind: ExecutorKind,
     pub(crate) role: String,
     pub(crate) gpu: u32,
+    /// The place among those of its kind: the number of its GPU at the driver.
+    pub(crate) device: u32,
     /// True for the one of its kind that measures the profiles that have to be.
     pub(crate) measures: bool,
 }
@@ -237,7 +246,7 @@ pub(crate) fn start(
 }
 
 fn live(
-    ExecutorIdentity { kind, role, gpu, measures }: ExecutorIdentity,
+    ExecutorIdentity { kind, role, gpu, device, measures }: ExecutorIdentity,
     placement: Placement,
     setup: ExecutorSetup,
     compute: &ComputeThread,
@@ -250,7 +259,7 @@ fn live(
         let measuring = measures.then(MeasureOptions::default);
         let own = model.source.kind() == kind;
         let loaded = match own {
-            true => load(model, compute, &setup.config.onnxruntime, measuring, &setup.progress),
+            true => load(model, compute, (&setup.libraries, device), measuring, &setup.progress),
             false => Ok(None),
         };
         match loaded {
@@ -268,31 +277,54 @@ fn live(
             }
         }
     }
+    let mut executor = match executor_of(kind, device, &setup) {
+        Ok(executor) => executor,
+        Err(diagnostic) => {
+            let _ = report.send(Err(diagnostic));
+            return;
+        }
+    };
     let _ = report.send(Ok(found));
     // No rings come if the engine gave up starting.
     let Ok(ExecutorWiring { rings, changes, lease, faults, merged }) = wired.recv() else { return };
     merged.into_iter().for_each(|at| models[at] = None);
     models.resize_with(setup.config.model_slots().len(), || None);
-    let (executor, now) = (CpuExecutor::new(models), setup.clock.now());
+    models.iter_mut().enumerate().for_each(|(slot, model)| executor.exchange(slot, model));
+    let now = setup.clock.now();
     let state = ExecutorState::new(rings.inbox, rings.answers, executor, changes, gpu, now);
     serve(role, Box::new(state), placement, &setup, &lease, faults);
 }
 
-/// Loads the file of a model, to compute on `compute`, by the library of its executors. Returns
-/// `None` if it has none.
+/// Makes an executor of this kind without models; `device` is its place among those of its kind.
+fn executor_of(kind: ExecutorKind, device: u32, setup: &ExecutorSetup) -> Result<FileExecutor, Diagnostic> {
+    let slots = setup.config.model_slots().len();
+    let none = (0..slots).map(|_| None).collect();
+    if kind != ExecutorKind::Cuda {
+        return Ok(FileExecutor::Cpu(CpuExecutor::new(none)));
+    }
+    let opened = setup.libraries.cuda.get(device).map_err(|error| {
+        let location = Location { file: setup.config.file.clone(), line: 1, field: "executors".into() };
+        location.diagnostic(format!("GPU {device} can't be used ({error})"), GPU_RIGHT)
+    })?;
+    Ok(FileExecutor::Cuda(CudaExecutor::new(opened, none, setup.config.faults.hung_after)))
+}
+
+/// Loads the file of a model, to compute on `compute`, by the library of its executors, or on the
+/// GPU that is the `device`-th of them. Returns `None` if it has no file.
 ///
 /// Errors: the diagnostic of a file that can't be served.
 pub fn load_file(
     model: &ModelConfig,
     compute: &ComputeThread,
-    onnxruntime: &OnnxRuntimeOptions,
+    (libraries, device): (&Libraries, u32),
 ) -> Result<Option<Box<dyn HostModel>>, Diagnostic> {
     let ModelSource::File { file, executor, sizes, contents } = &model.source else { return Ok(None) };
     let file = SizedFile { path: file, sizes, defaults: &contents.defaults, text_bytes: contents.text_bytes };
     let loaded = match executor {
         ExecutorKind::OnnxRuntime => compute
-            .run(|| OnnxRuntimeModel::load(file, model.max_batch, onnxruntime))
+            .run(|| OnnxRuntimeModel::load(file, model.max_batch, &libraries.onnxruntime))
             .map(|loaded| Box::new(loaded) as Box<dyn HostModel>),
+        ExecutorKind::Cuda => load_on_gpu(file, model.max_batch, libraries, device),
         _ => CpuModel::load_on(compute, file, model.max_batch)
             .map(|loaded| Box::new(loaded) as Box<dyn HostModel>),
     };
@@ -301,16 +333,28 @@ pub fn load_file(
     loaded.map(Some).map_err(|error| model.locations.file.diagnostic(error, right))
 }
 
+fn load_on_gpu(
+    file: SizedFile<'_>,
+    max_batch: usize,
+    libraries: &Libraries,
+    device: u32,
+) -> Result<Box<dyn HostModel>, LoadError> {
+    let opened = libraries.cuda.get(device);
+    let opened =
+        opened.map_err(|error| LoadError::Device { path: file.path.into(), reason: error.to_string() })?;
+    Ok(Box::new(CudaModel::load(file, max_batch, &opened)?))
+}
+
 /// Loads a model if it has a file, warms it up, and measures it with the options of `measuring` if
 /// its configuration asks for that.
 pub(crate) fn load(
     model: &ModelConfig,
     compute: &ComputeThread,
-    onnxruntime: &OnnxRuntimeOptions,
+    place: (&Libraries, u32),
     measuring: Option<MeasureOptions>,
     progress: &Progress,
 ) -> Result<Option<LoadedFile>, Diagnostic> {
-    let Some(mut loaded) = load_file(model, compute, onnxruntime)? else { return Ok(None) };
+    let Some(mut loaded) = load_file(model, compute, place)? else { return Ok(None) };
     if let Some(note) = loaded.import_note() {
         progress(&format!("{}: {note}", model.label()));
     }

@@ -9,12 +9,12 @@
 
 use super::executor_state::ExecutorState;
 use super::executors::{ExecutorSetup, WatchedExecutor};
+use super::file_executor::FileExecutor;
 use super::model_faults::{HANGS, ModelFaults, WITHIN};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use symphony_gpu::CpuExecutor;
 use symphony_transport::Nanos;
 
 /// The pause between two looks at the executors.
@@ -112,7 +112,7 @@ impl Watchdog {
     fn take_over(
         &mut self,
         at: usize,
-        mut state: Box<ExecutorState<CpuExecutor>>,
+        mut state: Box<ExecutorState<FileExecutor>>,
         has_died: bool,
         now: Nanos,
     ) {

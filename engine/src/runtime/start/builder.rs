@@ -5,6 +5,7 @@ use super::layout::Layout;
 use super::options::Options;
 use super::sub_clusters::SubClusters;
 use crate::config::{Config, RepositoryControl};
+use crate::runtime::backends::libraries::Libraries;
 use crate::runtime::callbacks::Progress;
 use crate::runtime::clock::Clock;
 use crate::runtime::fault::FaultLatch;
@@ -12,6 +13,7 @@ use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::slack_for;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use symphony_gpu::cuda::CudaDevices;
 use symphony_scheduler::deferral::{Deferral, QueueConfig};
 use symphony_scheduler::limits;
 use symphony_scheduler::policy;
@@ -43,6 +45,7 @@ pub(super) struct EngineBuilder {
     /// The lateness of this machine's threads, where it is given and not measured.
     pub(super) lateness: Option<Nanos>,
     pub(super) options: Options,
+    pub(super) libraries: Libraries,
     /// The flag that is cleared when the engine accepts no more requests.
     pub(super) accepting: Arc<AtomicBool>,
     /// The latch for faults that the engine can't survive.
@@ -69,6 +72,8 @@ impl EngineBuilder {
         let deferral = config.when.map_or(own, |rule| rule);
         let sub_clusters = SubClusters::new(&config, layout.ranks.len())?;
         let accepting = Arc::new(AtomicBool::new(true));
+        let onnxruntime = config.onnxruntime.clone();
+        let libraries = Libraries { onnxruntime, cuda: Arc::new(CudaDevices::new(options.cuda.clone())) };
         Ok(EngineBuilder {
             config: Arc::new(config),
             bells: if layout.all_nap() { Doorbells::new() } else { Doorbells::none() },
@@ -78,6 +83,7 @@ impl EngineBuilder {
             sub_clusters,
             deferral,
             lateness: None,
+            libraries,
             options,
             faults: FaultLatch::new(Arc::clone(&accepting)),
             accepting,

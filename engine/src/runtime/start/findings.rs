@@ -3,14 +3,14 @@
 use super::builder::EngineBuilder;
 use super::error::StartError;
 use super::sub_clusters::BackendSpec;
-use crate::config::{Diagnostics, ModelConfig};
+use crate::config::{Diagnostics, ExecutorKind, ModelConfig};
 use crate::runtime::backends::executors::{
     self, ExecutorIdentity, ExecutorSetup, LoadReport, LoadingExecutor,
 };
 use crate::runtime::frontend::{Class, ModelInfo, SlotState};
 use crate::runtime::model_setup::{ServableModel, check_model, kept_of, platform, size_classes};
 use crate::runtime::threads::agent::measure_lateness;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use symphony_scheduler::profile::Profile;
@@ -46,6 +46,7 @@ impl EngineBuilder {
             progress: Arc::clone(&self.progress),
             faults: self.faults.clone(),
             before_cycle: self.options.before_cycle.clone(),
+            libraries: self.libraries.clone(),
         }
     }
 
@@ -54,14 +55,14 @@ impl EngineBuilder {
         let backends = self.sub_clusters.backends();
         let threads = backends.iter().filter(|backend| backend.kind.has_own_thread());
         let placed = threads.zip(&self.layout.executors);
-        let mut measured = BTreeSet::new();
-        let identity = |of: &BackendSpec, measures| ExecutorIdentity {
-            kind: of.kind,
-            role: of.role(),
-            gpu: of.gpus.start,
-            measures,
-        };
-        let identified = placed.map(|(of, placement)| (identity(of, measured.insert(of.kind)), placement));
+        let mut started: BTreeMap<ExecutorKind, u32> = BTreeMap::new();
+        let identified = placed.map(|(of, placement)| {
+            let BackendSpec { kind, gpus } = of;
+            let count = started.entry(*kind).or_default();
+            let (device, measures) = (*count, *count == 0);
+            *count += 1;
+            (ExecutorIdentity { kind: *kind, role: of.role(), gpu: gpus.start, device, measures }, placement)
+        });
         Ok(identified
             .map(|(identity, &placement)| executors::start(identity, placement, setup.clone()))
             .collect::<Result<_, _>>()?)

@@ -355,6 +355,7 @@ impl EngineBuilder {
             }),
             queue_ids: self.queue_ids(),
             faults,
+            libraries: self.libraries.clone(),
             largest_row: largest_slot(&findings.models, self.later_row()),
             pause: Box::new(sleep_for_a_change),
         };

@@ -3,6 +3,8 @@
 use crate::recorder::RecordConfig;
 use crate::runtime::callbacks::ThreadHook;
 use crate::runtime::threads::agent::Idle;
+use std::sync::Arc;
+use symphony_gpu::cuda::driver::Driver;
 
 /// The options of a start besides the configuration. By default there is no recorder, and the
 /// layout decides how threads idle.
@@ -19,6 +21,9 @@ pub struct Options {
     /// With it, tests make one of them panic or hang.
     #[doc(hidden)]
     pub before_cycle: Option<ThreadHook>,
+    /// The driver of GPUs; NVIDIA's if none is given. Tests give one that has no GPU.
+    #[doc(hidden)]
+    pub cuda: Option<Arc<dyn Driver>>,
     /// The way in which ModelThreads and RankThreads idle, in place of the layout's.
     pub idle: Option<Idle>,
     /// The number of frontends besides those of the layout, for threads that are pinned to no core,

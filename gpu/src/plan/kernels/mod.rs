@@ -10,6 +10,7 @@ mod operand;
 mod reduction;
 mod walk;
 
+use super::element::{PlanElement, PlanType};
 use super::operation::{Operation, UnaryFunction};
 use bytemuck::cast_slice_mut;
 
@@ -63,4 +64,33 @@ pub(super) fn run(
 /// Changes floats by an activation.
 pub(super) fn activate(function: UnaryFunction, bytes: &mut [u8]) {
     cast_slice_mut::<u8, f32>(bytes).iter_mut().for_each(|x| *x = elements::of_float(function, *x));
+}
+
+/// Computes one operation on a processor, as the interpreter does: what a driver without a device
+/// has in place of kernels.
+///
+/// # Errors
+/// The operation does not take these types, a tensor has not the bytes of its type, or the
+/// computation fails: an index is out of range, a whole number is divided by 0.
+pub fn compute(
+    operation: &Operation,
+    activation: Option<UnaryFunction>,
+    inputs: &[(&PlanType, &[u8])],
+    (of, bytes): (&PlanType, &mut [u8]),
+) -> Result<(), String> {
+    let types: Vec<&PlanType> = inputs.iter().map(|(of, _)| *of).collect();
+    let result = operation.result(&types)?;
+    if result != *of || (activation.is_some() && of.element != PlanElement::F32) {
+        return Err(format!("{} computes {result}, and its output is {of}", operation.name()));
+    }
+    let sized = |of: &PlanType, bytes: &[u8]| of.bytes() == Some(bytes.len());
+    if !sized(of, bytes) || !inputs.iter().all(|(of, bytes)| sized(of, bytes)) {
+        return Err(format!("a tensor of {} has not the bytes of its type", operation.name()));
+    }
+    let inputs: Vec<KernelInput<'_>> = inputs.iter().map(|&(of, bytes)| KernelInput { of, bytes }).collect();
+    run(operation, &inputs, &mut KernelOutput { of, bytes: &mut *bytes })?;
+    if let Some(function) = activation {
+        activate(function, bytes);
+    }
+    Ok(())
 }

@@ -120,6 +120,9 @@ struct QueueExecutor {
     models: [Option<()>; 1],
     /// The call in which it panics, once.
     panics_in: Cell<Option<&'static str>>,
+    /// How long before its exec_at it takes a batch.
+    ahead: Nanos,
+    lost: Option<&'static str>,
 }
 
 impl QueueExecutor {
@@ -155,6 +158,14 @@ impl Executor for QueueExecutor {
 
     fn has_room(&self, _: u32) -> bool {
         self.queue.len() < 2
+    }
+
+    fn ahead(&self) -> Nanos {
+        self.ahead
+    }
+
+    fn lost(&self) -> Option<&str> {
+        self.lost
     }
 
     fn enqueue(&mut self, job: Job, rows: &dyn RowSlots, _: Nanos) -> Result<(), EnqueueError> {
@@ -263,6 +274,43 @@ fn a_batch_that_fails_is_run_once_more_by_request_behind_those_that_were_enqueue
     }
     let endings = [(12, Some(Ending::Done)), (10, Some(Ending::Failed)), (11, Some(Ending::Done))];
     assert_eq!((rig.ended(), rig.completed()), (endings.to_vec(), vec![2, 1]));
+}
+
+#[test]
+fn a_batch_that_was_taken_ahead_and_could_not_start_is_cancelled() {
+    let (mut rig, _owner, slots) = queue_rig(2);
+    rig.state.executor.ahead = Nanos(10);
+    rig.send_rows(1, Nanos(100), &[(10, slots[0]), (11, slots[1])]);
+    let faults = no_faults();
+    rig.state.receive(Nanos(80));
+    assert_eq!(rig.state.next_start(), Some(Nanos(90)));
+    assert_eq!((rig.state.start(Nanos(89), &faults), rig.state.start(Nanos(90), &faults)), (0, 1));
+    let (job, _) = &rig.state.executor.queue[0];
+    assert_eq!((job.exec_at, job.latest), (Nanos(100), Nanos(100)));
+    rig.state.executor.end_with(Err(RunError::Late));
+    rig.state.finish(Nanos(101), unheard);
+    let dropped = Some(Ending::DroppedAtBackend);
+    assert_eq!((rig.ended(), rig.completed()), (vec![(10, dropped), (11, dropped)], vec![1]));
+    assert_eq!(rig.state.answers.counting.tally.cancelled, 1);
+}
+
+#[test]
+fn a_gpu_that_is_lost_answers_its_requests_and_is_never_reported_free() {
+    let (mut rig, _owner, slots) = queue_rig(3);
+    for (&slot, batch) in slots.iter().zip(1..) {
+        rig.send_rows(batch, Nanos(100), &[(batch, slot)]);
+    }
+    rig.state.receive(Nanos(100));
+    rig.state.start(Nanos(100), &no_faults());
+    rig.state.executor.lost = Some("a test");
+    rig.state.executor.models = [None];
+    (0..2).for_each(|_| rig.state.executor.end_with(Err(RunError::Failed { reason: "a test".into() })));
+    rig.state.finish(Nanos(100), unheard);
+    rig.state.start(Nanos(100), &no_faults());
+    let failed = Some(Ending::Failed);
+    assert_eq!((rig.ended(), rig.completed()), (vec![(1, failed), (2, failed), (3, failed)], vec![]));
+    assert_eq!(rig.state.newly_lost(), Some("a test"));
+    assert_eq!(rig.state.newly_lost(), None, "it is reported once");
 }
 
 #[test]

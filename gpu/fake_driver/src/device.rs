@@ -1,0 +1,432 @@
+//! A fake device: its objects, the faults that were planned for it, and the thread that does what
+//! waits in its streams.
+
+use crate::memory::Memory;
+use crate::queue::{FakeEvent, FakeStream, Queues, Task};
+use crate::{Fault, address_error, driver_error, kernels};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use symphony_gpu::cuda::driver::{
+    Device, DeviceFacts, DeviceObject, DevicePointer, Event, Graph, Kernel, LaunchShape, Module, Pinned,
+    Stream,
+};
+use symphony_gpu::cuda::launch::KERNELS;
+use symphony_gpu::cuda::{DriverError, DriverResult};
+
+/// A fault that was planned.
+struct PlannedFault {
+    call: &'static str,
+    after: usize,
+    fault: Fault,
+}
+
+/// What a device has but for its memory.
+#[derive(Default)]
+struct State {
+    queues: Queues,
+    modules: HashMap<u64, String>,
+    kernels: HashMap<u64, (&'static str, u64)>,
+    graphs: HashMap<u64, Vec<Task>>,
+    last: u64,
+    faults: Vec<PlannedFault>,
+    calls: BTreeMap<&'static str, usize>,
+    lost: Option<DriverError>,
+    /// How often what hangs was let go on.
+    resumed: u64,
+    stopped: bool,
+}
+
+struct Shared {
+    facts: DeviceFacts,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Apart from the state, so that streams can be asked while a kernel runs.
+    memory: Mutex<Memory>,
+}
+
+/// A fake device. See the crate's description.
+pub struct FakeDevice {
+    shared: Arc<Shared>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What becomes of a call.
+enum Course {
+    Well,
+    /// The call is taken, and this is put in front of its work.
+    Behind(Task),
+}
+
+impl FakeDevice {
+    pub(crate) fn start(ordinal: usize, memory: u64) -> Arc<FakeDevice> {
+        let facts = DeviceFacts { name: format!("fake GPU {ordinal}"), capability: [9, 0], memory };
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        let shared = Arc::new(Shared { facts, state, changed, memory: Mutex::new(Memory::new(memory)) });
+        let worker = Arc::clone(&shared);
+        let spawned = std::thread::Builder::new().name(format!("fake-gpu-{ordinal}"));
+        spawned.spawn(move || worker.work()).expect("a thread for a fake device");
+        Arc::new(FakeDevice { shared })
+    }
+
+    pub(crate) fn plan_fault(&self, call: &'static str, after: usize, fault: Fault) {
+        lock(&self.shared.state).faults.push(PlannedFault { call, after, fault });
+    }
+
+    pub(crate) fn resume(&self) {
+        let mut state = lock(&self.shared.state);
+        state.queues.resume();
+        state.resumed += 1;
+        self.shared.changed.notify_all();
+    }
+
+    pub(crate) fn live(&self) -> BTreeMap<&'static str, usize> {
+        let state = lock(&self.shared.state);
+        let (memory, pinned) = lock(&self.shared.memory).count();
+        let counts = [
+            ("memory", memory),
+            ("pinned", pinned),
+            ("stream", state.queues.streams.len()),
+            ("event", state.queues.events.len()),
+            ("module", state.modules.len()),
+            ("graph", state.graphs.len()),
+        ];
+        counts.into_iter().filter(|(_, count)| *count > 0).collect()
+    }
+
+    pub(crate) fn calls(&self) -> BTreeMap<&'static str, usize> {
+        lock(&self.shared.state).calls.clone()
+    }
+
+    /// Counts a call and looks whether it is to go wrong.
+    fn enter(&self, call: &'static str, has_work: bool) -> DriverResult<(MutexGuard<'_, State>, Course)> {
+        let mut state = lock(&self.shared.state);
+        *state.calls.entry(call).or_default() += 1;
+        if let Some(error) = &state.lost {
+            return Err(error.clone());
+        }
+        let Some(at) = state.faults.iter().position(|planned| planned.call == call) else {
+            return Ok((state, Course::Well));
+        };
+        if state.faults[at].after > 0 {
+            state.faults[at].after -= 1;
+            return Ok((state, Course::Well));
+        }
+        match (state.faults.remove(at).fault, has_work) {
+            (Fault::Refuse(error), _) | (Fault::Break(error), false) => {
+                if error.ends_device() {
+                    state.lost = Some(error.clone());
+                }
+                Err(error)
+            }
+            (Fault::Break(error), true) => Ok((state, Course::Behind(Task::Break(error)))),
+            (Fault::Hang, true) => Ok((state, Course::Behind(Task::Hang))),
+            (Fault::Hang, false) => {
+                let resumed = state.resumed;
+                let going = |state: &mut State| state.resumed == resumed && !state.stopped;
+                let waited = self.shared.changed.wait_while(state, going);
+                Ok((waited.unwrap_or_else(PoisonError::into_inner), Course::Well))
+            }
+        }
+    }
+
+    /// Makes a call that takes no work.
+    fn call<T>(
+        &self,
+        call: &'static str,
+        made: impl FnOnce(&mut State) -> DriverResult<T>,
+    ) -> DriverResult<T> {
+        let (mut state, _) = self.enter(call, false)?;
+        made(&mut state)
+    }
+
+    /// Puts work into a stream, or into what is captured of it.
+    fn put(
+        &self,
+        call: &'static str,
+        stream: Stream,
+        work: impl FnOnce(&mut State) -> DriverResult<Task>,
+    ) -> DriverResult<()> {
+        let (mut state, course) = self.enter(call, true)?;
+        let task = work(&mut state)?;
+        let queue = stream_of(&mut state, call, stream)?;
+        let tasks = match course {
+            Course::Well => vec![task],
+            Course::Behind(before) => vec![before, task],
+        };
+        match &mut queue.captured {
+            Some(captured) => captured.extend(tasks),
+            None => queue.waiting.extend(tasks),
+        }
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+}
+
+impl Drop for FakeDevice {
+    fn drop(&mut self) {
+        lock(&self.shared.state).stopped = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+impl State {
+    fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+}
+
+impl Shared {
+    /// Does what waits, until the device is dropped.
+    fn work(&self) {
+        let mut state = lock(&self.state);
+        while !state.stopped {
+            let task = if state.lost.is_none() { state.queues.next() } else { None };
+            let Some(task) = task else {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(state);
+            let done = self.run(&task);
+            state = lock(&self.state);
+            if let Err(error) = done {
+                state.lost.get_or_insert(error);
+            }
+        }
+    }
+
+    fn run(&self, task: &Task) -> DriverResult<()> {
+        let broken = |call| move |what: String| address_error(call, &what);
+        match task {
+            Task::CopyIn { from, range, to } => {
+                lock(&self.memory).copy_in(*from, range.clone(), *to).map_err(broken("copy_in"))
+            }
+            Task::CopyOut { from, to, range } => {
+                lock(&self.memory).copy_out(*from, *to, range.clone()).map_err(broken("copy_out"))
+            }
+            Task::Zero { at, bytes } => {
+                lock(&self.memory).write(*at, *bytes).map(|bytes| bytes.fill(0)).map_err(broken("zero"))
+            }
+            Task::Launch { kernel, arguments } => {
+                kernels::run(kernel, arguments, &mut lock(&self.memory)).map_err(broken(kernel))
+            }
+            Task::Graph(tasks) => tasks.iter().try_for_each(|task| self.run(task)),
+            Task::Break(error) => Err(error.clone()),
+            // They only mark places, and are done where streams are worked off.
+            Task::Record { .. } | Task::Wait { .. } | Task::Hang => Ok(()),
+        }
+    }
+}
+
+fn refused(call: &'static str, meaning: &str) -> DriverError {
+    driver_error(call, 400, "CUDA_ERROR_INVALID_HANDLE", meaning)
+}
+
+fn stream_of<'a>(
+    state: &'a mut State,
+    call: &'static str,
+    stream: Stream,
+) -> DriverResult<&'a mut FakeStream> {
+    state.queues.streams.get_mut(&stream.0).ok_or_else(|| refused(call, "there is no such stream"))
+}
+
+fn event_of<'a>(state: &'a mut State, call: &'static str, event: Event) -> DriverResult<&'a mut FakeEvent> {
+    state.queues.events.get_mut(&event.0).ok_or_else(|| refused(call, "there is no such event"))
+}
+
+impl Device for FakeDevice {
+    fn facts(&self) -> &DeviceFacts {
+        &self.shared.facts
+    }
+
+    fn free_memory(&self) -> DriverResult<u64> {
+        self.call("free_memory", |_| Ok(lock(&self.shared.memory).free()))
+    }
+
+    fn allocate(&self, bytes: usize) -> DriverResult<DevicePointer> {
+        self.call("allocate", |_| {
+            let allocated = lock(&self.shared.memory).allocate(bytes.max(1));
+            let lacking =
+                || driver_error("allocate", 2, "CUDA_ERROR_OUT_OF_MEMORY", &format!("no {bytes} bytes"));
+            allocated.map(DevicePointer).ok_or_else(lacking)
+        })
+    }
+
+    fn allocate_pinned(&self, bytes: usize) -> DriverResult<Pinned> {
+        self.call("allocate_pinned", |state| {
+            let number = state.number();
+            lock(&self.shared.memory).add_pinned(number, bytes);
+            Ok(Pinned(number))
+        })
+    }
+
+    fn write_pinned(&self, to: Pinned, offset: usize, bytes: &[u8]) -> DriverResult<()> {
+        self.call("write_pinned", |_| Ok(()))?;
+        let mut memory = lock(&self.shared.memory);
+        let part = memory.pinned(to.0, offset..offset + bytes.len());
+        part.map_err(|what| refused("write_pinned", &what))?.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn read_pinned(&self, from: Pinned, offset: usize, bytes: &mut [u8]) -> DriverResult<()> {
+        self.call("read_pinned", |_| Ok(()))?;
+        let mut memory = lock(&self.shared.memory);
+        let part = memory.pinned(from.0, offset..offset + bytes.len());
+        bytes.copy_from_slice(part.map_err(|what| refused("read_pinned", &what))?);
+        Ok(())
+    }
+
+    fn create_stream(&self) -> DriverResult<Stream> {
+        self.call("create_stream", |state| {
+            let number = state.number();
+            state.queues.streams.insert(number, FakeStream::default());
+            Ok(Stream(number))
+        })
+    }
+
+    fn create_event(&self) -> DriverResult<Event> {
+        self.call("create_event", |state| {
+            let number = state.number();
+            state.queues.events.insert(number, FakeEvent::default());
+            Ok(Event(number))
+        })
+    }
+
+    fn load_kernels(&self, source: &str) -> DriverResult<Module> {
+        self.call("load_kernels", |state| {
+            let number = state.number();
+            state.modules.insert(number, source.to_owned());
+            Ok(Module(number))
+        })
+    }
+
+    fn kernel(&self, module: Module, name: &'static str) -> DriverResult<Kernel> {
+        self.call("kernel", |state| {
+            let source =
+                state.modules.get(&module.0).ok_or_else(|| refused("kernel", "there is no such module"))?;
+            if !KERNELS.contains(&name) || !source.contains(&format!(" {name}(")) {
+                return Err(driver_error("kernel", 500, "CUDA_ERROR_NOT_FOUND", name));
+            }
+            let number = state.number();
+            state.kernels.insert(number, (name, module.0));
+            Ok(Kernel(number))
+        })
+    }
+
+    fn copy_in(
+        &self,
+        from: Pinned,
+        range: Range<usize>,
+        to: DevicePointer,
+        stream: Stream,
+    ) -> DriverResult<()> {
+        self.put("copy_in", stream, |_| Ok(Task::CopyIn { from: from.0, range, to: to.0 }))
+    }
+
+    fn copy_out(
+        &self,
+        from: DevicePointer,
+        to: Pinned,
+        range: Range<usize>,
+        stream: Stream,
+    ) -> DriverResult<()> {
+        self.put("copy_out", stream, |_| Ok(Task::CopyOut { from: from.0, to: to.0, range }))
+    }
+
+    fn zero(&self, at: DevicePointer, bytes: usize, stream: Stream) -> DriverResult<()> {
+        self.put("zero", stream, |_| Ok(Task::Zero { at: at.0, bytes }))
+    }
+
+    fn launch(
+        &self,
+        kernel: Kernel,
+        LaunchShape { grid, block }: LaunchShape,
+        arguments: &[u8],
+        stream: Stream,
+    ) -> DriverResult<()> {
+        self.put("launch", stream, |state| {
+            let &(kernel, module) =
+                state.kernels.get(&kernel.0).ok_or_else(|| refused("launch", "there is no such kernel"))?;
+            if !state.modules.contains_key(&module) {
+                return Err(refused("launch", "the kernel's module was unloaded"));
+            }
+            // What cards take.
+            let threads: u32 = block.iter().product();
+            if grid.contains(&0) || threads == 0 || threads > 1_024 || grid[1].max(grid[2]) > 65_535 {
+                let meaning = format!("a launch of {grid:?} blocks of {block:?} threads");
+                return Err(driver_error("launch", 1, "CUDA_ERROR_INVALID_VALUE", &meaning));
+            }
+            Ok(Task::Launch { kernel, arguments: arguments.to_vec() })
+        })
+    }
+
+    fn begin_capture(&self, stream: Stream) -> DriverResult<()> {
+        self.call("begin_capture", |state| {
+            let queue = stream_of(state, "begin_capture", stream)?;
+            if queue.captured.is_some() {
+                return Err(refused("begin_capture", "a capture has begun before"));
+            }
+            queue.captured = Some(Vec::new());
+            Ok(())
+        })
+    }
+
+    fn end_capture(&self, stream: Stream) -> DriverResult<Graph> {
+        self.call("end_capture", |state| {
+            let captured = stream_of(state, "end_capture", stream)?.captured.take();
+            let tasks = captured.ok_or_else(|| refused("end_capture", "no capture has begun"))?;
+            let number = state.number();
+            state.graphs.insert(number, tasks);
+            Ok(Graph(number))
+        })
+    }
+
+    fn launch_graph(&self, graph: Graph, stream: Stream) -> DriverResult<()> {
+        self.put("launch_graph", stream, |state| {
+            let tasks = state
+                .graphs
+                .get(&graph.0)
+                .ok_or_else(|| refused("launch_graph", "there is no such graph"))?;
+            Ok(Task::Graph(tasks.clone()))
+        })
+    }
+
+    fn record(&self, event: Event, stream: Stream) -> DriverResult<()> {
+        self.put("record", stream, |state| {
+            let of = event_of(state, "record", event)?;
+            of.recorded += 1;
+            Ok(Task::Record { event: event.0, turn: of.recorded })
+        })
+    }
+
+    fn wait(&self, stream: Stream, event: Event) -> DriverResult<()> {
+        self.put("wait", stream, |state| {
+            let turn = event_of(state, "wait", event)?.recorded;
+            Ok(Task::Wait { event: event.0, turn })
+        })
+    }
+
+    fn is_over(&self, event: Event) -> DriverResult<bool> {
+        self.call("is_over", |state| {
+            let of = event_of(state, "is_over", event)?;
+            Ok(of.reached == of.recorded)
+        })
+    }
+
+    fn release(&self, resource: DeviceObject) {
+        let Ok((mut state, _)) = self.enter("release", false) else { return };
+        let released = match resource {
+            DeviceObject::Memory(at) => lock(&self.shared.memory).free_device(at.0),
+            DeviceObject::Pinned(of) => lock(&self.shared.memory).free_pinned(of.0),
+            DeviceObject::Stream(of) => state.queues.streams.remove(&of.0).is_some(),
+            DeviceObject::Event(of) => state.queues.events.remove(&of.0).is_some(),
+            DeviceObject::Module(of) => state.modules.remove(&of.0).is_some(),
+            DeviceObject::Graph(of) => state.graphs.remove(&of.0).is_some(),
+        };
+        assert!(released, "{resource:?} was given back twice, or never made");
+    }
+}

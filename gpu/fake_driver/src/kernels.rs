@@ -1,0 +1,320 @@
+//! Kernels as functions of the host: the operation is found by the kernel's name and its arguments,
+//! as a device has nothing else, and the plan's reference computes it.
+
+use crate::memory::Memory;
+use bytemuck::{Pod, pod_read_unaligned};
+use symphony_gpu::cuda::arguments::{
+    AffineArguments, BinaryArguments, CastArguments, ConcatPartArguments, ConvolutionArguments,
+    DIVIDED_BY_ZERO, GatherArguments, INDEX_OUT_OF_RANGE, LayerNormArguments, LocalResponseNormArguments,
+    MAX_RANK, MatrixProductArguments, PadArguments, PoolArguments, ReduceArguments, ResizeArguments,
+    SelectArguments, SoftmaxArguments, StridedCopyArguments, UnaryArguments,
+};
+use symphony_gpu::cuda::codes::Coded;
+use symphony_gpu::plan::{
+    AlignedBytes, Operation, PadFill, PlanElement, PlanType, UnaryFunction, WindowSpec, compute,
+};
+
+/// An operation with the addresses and the types of its tensors.
+struct Found {
+    operation: Operation,
+    activation: Option<UnaryFunction>,
+    inputs: Vec<(u64, PlanType)>,
+    output: u64,
+    /// The word for faults, and what is written there if the operation fails.
+    status: Option<(u64, u32)>,
+}
+
+/// Runs a kernel of this name with these arguments.
+///
+/// Errors: it reads or writes what is not allocated, or its arguments make no sense.
+pub(crate) fn run(kernel: &str, arguments: &[u8], memory: &mut Memory) -> Result<(), String> {
+    if kernel == "concat_part" {
+        return concat_part(&read(arguments)?, memory);
+    }
+    let found = find(kernel, arguments)?;
+    let types: Vec<&PlanType> = found.inputs.iter().map(|(_, of)| of).collect();
+    let output = found.operation.result(&types)?;
+    let bytes = |of: &PlanType| of.bytes().ok_or(format!("{of} is too large"));
+    let mut read: Vec<AlignedBytes> = Vec::new();
+    for (address, of) in &found.inputs {
+        read.push(AlignedBytes::copied(memory.read(*address, bytes(of)?)?));
+    }
+    let inputs: Vec<(&PlanType, &[u8])> =
+        types.into_iter().zip(&read).map(|(of, bytes)| (of, bytes.as_bytes())).collect();
+    let written = memory.write(found.output, bytes(&output)?)?;
+    match (compute(&found.operation, found.activation, &inputs, (&output, written)), found.status) {
+        (Err(_), Some((status, code))) => {
+            memory.write(status, 4)?.copy_from_slice(&code.to_le_bytes());
+            Ok(())
+        }
+        (computed, _) => computed,
+    }
+}
+
+fn read<T: Pod>(arguments: &[u8]) -> Result<T, String> {
+    let (has, needs) = (arguments.len(), size_of::<T>());
+    if has != needs {
+        return Err(format!("{has} bytes of arguments; the kernel takes {needs}"));
+    }
+    Ok(pod_read_unaligned(arguments))
+}
+
+fn find(kernel: &str, arguments: &[u8]) -> Result<Found, String> {
+    match kernel {
+        "unary" => unary(&read(arguments)?),
+        "cast" => cast(&read(arguments)?),
+        "binary" => binary(&read(arguments)?),
+        "select_elements" => select(&read(arguments)?),
+        "affine" => affine(&read(arguments)?),
+        "convolution" | "convolution_of_few_channels" => convolution(&read(arguments)?),
+        "matrix_product" => matrix_product(&read(arguments)?),
+        "pool" => pool(&read(arguments)?),
+        "reduce" => reduce(&read(arguments)?),
+        "softmax" => softmax(&read(arguments)?),
+        "layer_norm" => layer_norm(&read(arguments)?),
+        "local_response_norm" => local_response_norm(&read(arguments)?),
+        "gather" => gather(&read(arguments)?),
+        "strided_copy" => strided_copy(&read(arguments)?),
+        "pad" => pad(&read(arguments)?),
+        "resize" => resize(&read(arguments)?),
+        other => Err(format!("there is no kernel {other}")),
+    }
+}
+
+/// Makes a type of sizes as kernels have them.
+fn of<const N: usize>(element: PlanElement, sizes: [u64; N]) -> PlanType {
+    PlanType { element, shape: sizes.map(|size| size as usize).to_vec() }
+}
+
+fn f32_of<const N: usize>(sizes: [u64; N]) -> PlanType {
+    of(PlanElement::F32, sizes)
+}
+
+fn coded<T: Coded>(code: u32) -> Result<T, String> {
+    T::of_code(code).ok_or(format!("nothing has the number {code}"))
+}
+
+/// Returns a type whose elements have this size; which one of these it is makes no difference.
+fn sized(bytes: u64) -> Result<PlanElement, String> {
+    match bytes {
+        1 => Ok(PlanElement::Bool),
+        4 => Ok(PlanElement::F32),
+        8 => Ok(PlanElement::I64),
+        other => Err(format!("no element has {other} bytes")),
+    }
+}
+
+impl Found {
+    fn new(operation: Operation, inputs: Vec<(u64, PlanType)>, output: u64) -> Found {
+        Found { operation, activation: None, inputs, output, status: None }
+    }
+
+    /// Adds an input unless its address is 0.
+    fn and_perhaps(mut self, address: u64, of: PlanType) -> Found {
+        if address != 0 {
+            self.inputs.push((address, of));
+        }
+        self
+    }
+}
+
+/// Returns the shape of a dense tensor that is stretched to `shape` by these strides.
+fn unstretched(shape: [u64; MAX_RANK], strides: [i64; MAX_RANK]) -> Result<[u64; MAX_RANK], String> {
+    let sizes = std::array::from_fn(|at| if strides[at] == 0 { 1 } else { shape[at] });
+    let mut dense = 1;
+    for axis in (0..MAX_RANK).rev() {
+        if strides[axis] != 0 && strides[axis] != dense {
+            return Err(format!("the strides {strides:?} of {shape:?} are of no dense tensor"));
+        }
+        dense *= sizes[axis] as i64;
+    }
+    Ok(sizes)
+}
+
+fn unary(a: &UnaryArguments) -> Result<Found, String> {
+    let function = a.function.function().ok_or("it has no function")?;
+    let input = of(coded(a.element)?, [a.count]);
+    Ok(Found::new(Operation::Unary(function), vec![(a.x, input)], a.y))
+}
+
+fn cast(a: &CastArguments) -> Result<Found, String> {
+    let operation = Operation::Cast { to: coded(a.to)? };
+    Ok(Found::new(operation, vec![(a.x, of(coded(a.from)?, [a.count]))], a.y))
+}
+
+fn binary(a: &BinaryArguments) -> Result<Found, String> {
+    let element = coded(a.element)?;
+    let tensor = |strides| Ok::<_, String>(of(element, unstretched(a.shape, strides)?));
+    let inputs = vec![(a.left, tensor(a.left_strides)?), (a.right, tensor(a.right_strides)?)];
+    let found = Found::new(Operation::Binary(coded(a.function)?), inputs, a.y);
+    let (activation, status) = (a.activation.function(), Some((a.status, DIVIDED_BY_ZERO)));
+    Ok(Found { activation, status, ..found })
+}
+
+fn select(a: &SelectArguments) -> Result<Found, String> {
+    let tensor = |element, strides| Ok::<_, String>(of(element, unstretched(a.shape, strides)?));
+    let inputs = vec![
+        (a.condition, tensor(PlanElement::Bool, a.condition_strides)?),
+        (a.left, tensor(sized(a.bytes)?, a.left_strides)?),
+        (a.right, tensor(sized(a.bytes)?, a.right_strides)?),
+    ];
+    Ok(Found::new(Operation::Select, inputs, a.y))
+}
+
+fn affine(a: &AffineArguments) -> Result<Found, String> {
+    let outer = a.count / (a.channels * a.inner).max(1);
+    let channels = || f32_of([a.channels]);
+    let inputs =
+        vec![(a.x, f32_of([outer, a.channels, a.inner])), (a.scale, channels()), (a.shift, channels())];
+    let found = Found::new(Operation::Affine { axis: 1 }, inputs, a.y);
+    Ok(Found { activation: a.activation.function(), ..found })
+}
+
+fn convolution(a: &ConvolutionArguments) -> Result<Found, String> {
+    // The least pads behind with which the output has its size.
+    let behind = |out: u32, stride: u32, dilation: u32, size: u32, pad: u32, length: u32| {
+        let covered = u64::from(out - 1) * u64::from(stride) + u64::from(dilation) * u64::from(size - 1) + 1;
+        covered.saturating_sub(u64::from(length) + u64::from(pad)) as usize
+    };
+    let window = WindowSpec {
+        strides: [a.stride_h as usize, a.stride_w as usize],
+        dilations: [a.dilation_h as usize, a.dilation_w as usize],
+        pads: [
+            a.pad_top as usize,
+            a.pad_left as usize,
+            behind(a.out_h, a.stride_h, a.dilation_h, a.kernel_h, a.pad_top, a.h),
+            behind(a.out_w, a.stride_w, a.dilation_w, a.kernel_w, a.pad_left, a.w),
+        ],
+        round_up: false,
+    };
+    let image = f32_of([a.n, a.c, a.h, a.w].map(u64::from));
+    let weights = f32_of([a.m, a.depth, a.kernel_h, a.kernel_w].map(u64::from));
+    let operation = Operation::Convolution { window, groups: a.groups as usize };
+    let found = Found::new(operation, vec![(a.x, image), (a.weights, weights)], a.y);
+    let found = found.and_perhaps(a.bias, f32_of([a.m.into()]));
+    Ok(Found { activation: a.activation.function(), ..found })
+}
+
+fn matrix_product(a: &MatrixProductArguments) -> Result<Found, String> {
+    let matrices = |strides, [rows, columns]: [u64; 2], transposed: u32| {
+        let size = if transposed == 0 { [rows, columns] } else { [columns, rows] };
+        let sizes = unstretched(a.shape, strides)?;
+        let shape = sizes.iter().chain(&size).map(|&size| size as usize).collect();
+        Ok::<_, String>(PlanType { element: PlanElement::F32, shape })
+    };
+    let left = matrices(a.left_strides, [a.rows, a.depth], a.left_transposed)?;
+    let right = matrices(a.right_strides, [a.depth, a.columns], a.right_transposed)?;
+    let transposed = [a.left_transposed != 0, a.right_transposed != 0];
+    let operation = Operation::MatrixProduct { transposed, alpha: a.alpha };
+    let found = Found::new(operation, vec![(a.left, left), (a.right, right)], a.y);
+    let found = found.and_perhaps(a.bias, f32_of([a.columns]));
+    Ok(Found { activation: a.activation.function(), ..found })
+}
+
+fn pool(a: &PoolArguments) -> Result<Found, String> {
+    let image = f32_of([a.planes, 1, a.h.into(), a.w.into()]);
+    let expected = [a.out_h as usize, a.out_w as usize];
+    for round_up in [false, true] {
+        let window = WindowSpec {
+            strides: [a.stride_h as usize, a.stride_w as usize],
+            dilations: [a.dilation_h as usize, a.dilation_w as usize],
+            pads: [a.pad_top, a.pad_left, a.pad_bottom, a.pad_right].map(|pad| pad as usize),
+            round_up,
+        };
+        let size = [a.size_h as usize, a.size_w as usize];
+        let operation = Operation::Pool { function: coded(a.function)?, size, window };
+        if operation.result(&[&image])?.shape[2..] == expected {
+            return Ok(Found::new(operation, vec![(a.x, image)], a.y));
+        }
+    }
+    Err(format!("no window over {image} gives {expected:?}"))
+}
+
+fn reduce(a: &ReduceArguments) -> Result<Found, String> {
+    let part = |shape: [u64; MAX_RANK], strides: [i64; MAX_RANK], gone: bool| {
+        shape
+            .into_iter()
+            .zip(strides)
+            .filter(|(_, stride)| *stride > 0)
+            .map(move |(size, stride)| (stride, size, gone))
+    };
+    let kept = part(a.kept_shape, a.kept_strides, false);
+    let mut dimensions: Vec<(i64, u64, bool)> =
+        kept.chain(part(a.gone_shape, a.gone_strides, true)).collect();
+    // The dimension whose neighbours lie furthest apart comes first; where that is the same for
+    // two, one of them has the size 1.
+    dimensions.sort_by_key(|&(stride, size, _)| std::cmp::Reverse((stride, size)));
+    let axes = dimensions.iter().enumerate().filter(|(_, (_, _, gone))| *gone).map(|(axis, _)| axis);
+    let operation = Operation::Reduce { function: coded(a.function)?, axes: axes.collect() };
+    let shape = dimensions.iter().map(|&(_, size, _)| size as usize).collect();
+    Ok(Found::new(operation, vec![(a.x, PlanType { element: coded(a.element)?, shape })], a.y))
+}
+
+fn softmax(a: &SoftmaxArguments) -> Result<Found, String> {
+    let operation = Operation::Softmax { axis: 1, logarithm: a.logarithm != 0 };
+    Ok(Found::new(operation, vec![(a.x, f32_of([a.outer, a.size, a.inner]))], a.y))
+}
+
+fn layer_norm(a: &LayerNormArguments) -> Result<Found, String> {
+    let operation = Operation::LayerNorm { axis: 1, epsilon: a.epsilon };
+    let inputs = vec![(a.x, f32_of([a.rows, a.size])), (a.scale, f32_of([a.size]))];
+    Ok(Found::new(operation, inputs, a.y).and_perhaps(a.bias, f32_of([a.size])))
+}
+
+fn local_response_norm(a: &LocalResponseNormArguments) -> Result<Found, String> {
+    let &LocalResponseNormArguments { alpha, beta, bias, .. } = a;
+    let operation = Operation::LocalResponseNorm { size: a.size as usize, alpha, beta, bias };
+    Ok(Found::new(operation, vec![(a.x, f32_of([a.outer, a.channels, a.inner, 1]))], a.y))
+}
+
+fn concat_part(a: &ConcatPartArguments, memory: &mut Memory) -> Result<(), String> {
+    let bytes = a.bytes as usize;
+    for block in 0..a.blocks {
+        let part = memory.read(a.x + block * a.bytes, bytes)?.to_vec();
+        memory.write(a.y + block * a.step, bytes)?.copy_from_slice(&part);
+    }
+    Ok(())
+}
+
+/// Gathers bytes: what an index chooses is one piece.
+fn gather(a: &GatherArguments) -> Result<Found, String> {
+    let data = of(PlanElement::Bool, [a.outer, a.size, a.bytes]);
+    let index = u32::try_from(a.index_element).map_err(|_| "the indices have no type")?;
+    let inputs = vec![(a.data, data), (a.indices, of(coded(index)?, [a.chosen]))];
+    let found = Found::new(Operation::Gather { axis: 1 }, inputs, a.y);
+    Ok(Found { status: Some((a.status, INDEX_OUT_OF_RANGE)), ..found })
+}
+
+fn strided_copy(a: &StridedCopyArguments) -> Result<Found, String> {
+    let operation = Operation::StridedCopy {
+        walked: a.shape.map(|size| size as usize).to_vec(),
+        strides: a.strides.to_vec(),
+        offset: a.offset as usize,
+        shape: vec![a.count as usize],
+    };
+    Ok(Found::new(operation, vec![(a.x, of(sized(a.bytes)?, [a.available]))], a.y))
+}
+
+fn pad(a: &PadArguments) -> Result<Found, String> {
+    let element = sized(a.bytes.into())?;
+    let fill = match (coded(a.fill)?, element) {
+        // Bits of a float, whatever they are the bits of.
+        (PadFill::Constant(_), PlanElement::F32) => PadFill::Constant(f32::from_bits(a.value as u32)),
+        (PadFill::Constant(_), _) => PadFill::Constant(a.value.cast_signed() as f32),
+        (other, _) => other,
+    };
+    let behind = |at: usize| a.output_shape[at] as i64 - a.input_shape[at] as i64 - a.begins[at];
+    let ends = (0..MAX_RANK).map(behind).collect();
+    let operation = Operation::Pad { begins: a.begins.to_vec(), ends, fill };
+    Ok(Found::new(operation, vec![(a.x, of(element, a.input_shape))], a.y))
+}
+
+fn resize(a: &ResizeArguments) -> Result<Found, String> {
+    let operation = Operation::Resize {
+        size: [a.out_h as usize, a.out_w as usize],
+        scales: [a.scale_h, a.scale_w],
+        interpolation: coded(a.interpolation)?,
+        coordinates: coded(a.coordinates)?,
+    };
+    Ok(Found::new(operation, vec![(a.x, f32_of([a.planes, 1, a.h.into(), a.w.into()]))], a.y))
+}

@@ -1,0 +1,41 @@
+// Types and walks that the kernels share. A kernel gets one structure by value, and its threads take
+// the elements in turns, so that any number of blocks is right.
+
+typedef unsigned long long u64;
+typedef long long i64;
+typedef unsigned int u32;
+typedef unsigned char u8;
+
+#define MAX_RANK 8
+#define THREADS 256
+// The compiler at run time has no headers.
+#define INFINITE __int_as_float(0x7f800000)
+
+__device__ static u64 first_of_thread() {
+    return (u64)blockIdx.x * blockDim.x + threadIdx.x;
+}
+
+__device__ static u64 all_threads() {
+    return (u64)gridDim.x * blockDim.x;
+}
+
+// Returns the place of the element `at` of a dense tensor of `shape` in one with these strides.
+__device__ static i64 place(u64 at, const u64* shape, const i64* strides) {
+    i64 sum = 0;
+    for (int axis = MAX_RANK - 1; axis >= 0 && at > 0; --axis) {
+        sum += (i64)(at % shape[axis]) * strides[axis];
+        at /= shape[axis];
+    }
+    return sum;
+}
+
+// Copies one element of 1, 4 or 8 bytes.
+__device__ static void copy_element(u64 from, i64 from_at, u64 to, i64 to_at, u64 bytes) {
+    if (bytes == 1) {
+        ((u8*)to)[to_at] = ((const u8*)from)[from_at];
+    } else if (bytes == 4) {
+        ((u32*)to)[to_at] = ((const u32*)from)[from_at];
+    } else {
+        ((u64*)to)[to_at] = ((const u64*)from)[from_at];
+    }
+}

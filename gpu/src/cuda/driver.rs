@@ -1,0 +1,212 @@
+//! What the CUDA executor needs of a driver, and nothing else: the traits [`Driver`] and
+//! [`Device`]. NVIDIA's driver implements them (`libcuda.rs`), and so does the fake one of the
+//! tests, whose device memory is host memory.
+//!
+//! Objects are numbers that the driver gives out; [`Owned`] gives them back. No call waits for the
+//! device but those that say so.
+
+use super::error::DriverResult;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A CUDA driver.
+pub trait Driver: Send + Sync {
+    /// Returns the number of devices.
+    ///
+    /// # Errors
+    /// There is no driver, or it refuses the call.
+    fn devices(&self) -> DriverResult<u32>;
+
+    /// Opens a device, counted from 0. Whoever opens it again gets the same memory.
+    ///
+    /// # Errors
+    /// There is no such device, or it can't be used.
+    fn open(&self, ordinal: u32) -> DriverResult<Arc<dyn Device>>;
+}
+
+/// The properties of a device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceFacts {
+    /// The device's name, such as `NVIDIA H200`.
+    pub name: String,
+    /// The compute capability: 9, 0 for `sm_90`.
+    pub capability: [u32; 2],
+    /// The memory, bytes.
+    pub memory: u64,
+}
+
+/// The address of device memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct DevicePointer(pub u64);
+
+/// Host memory that the device reads and writes by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Pinned(pub u64);
+
+/// A queue of a device: what is put into it is done in order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Stream(pub u64);
+
+/// A point in a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Event(pub u64);
+
+/// Kernels that were loaded together.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Module(pub u64);
+
+/// A kernel of a module; it goes with the module.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Kernel(pub u64);
+
+/// Launches that are launched together.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Graph(pub u64);
+
+/// An object of a device that is to be given back.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs, reason = "they are the objects above")]
+pub enum DeviceObject {
+    Memory(DevicePointer),
+    Pinned(Pinned),
+    Stream(Stream),
+    Event(Event),
+    Module(Module),
+    Graph(Graph),
+}
+
+impl From<DevicePointer> for DeviceObject {
+    fn from(pointer: DevicePointer) -> DeviceObject {
+        DeviceObject::Memory(pointer)
+    }
+}
+
+impl From<Pinned> for DeviceObject {
+    fn from(pinned: Pinned) -> DeviceObject {
+        DeviceObject::Pinned(pinned)
+    }
+}
+
+impl From<Stream> for DeviceObject {
+    fn from(stream: Stream) -> DeviceObject {
+        DeviceObject::Stream(stream)
+    }
+}
+
+impl From<Event> for DeviceObject {
+    fn from(event: Event) -> DeviceObject {
+        DeviceObject::Event(event)
+    }
+}
+
+impl From<Module> for DeviceObject {
+    fn from(module: Module) -> DeviceObject {
+        DeviceObject::Module(module)
+    }
+}
+
+impl From<Graph> for DeviceObject {
+    fn from(graph: Graph) -> DeviceObject {
+        DeviceObject::Graph(graph)
+    }
+}
+
+/// How many threads a kernel is launched with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LaunchShape {
+    /// The blocks along x, y and z.
+    pub grid: [u32; 3],
+    /// The threads of a block along x, y and z.
+    pub block: [u32; 3],
+}
+
+/// A device of a driver. Every call may fail with what an earlier one has done: work is done later
+/// than it is asked for.
+///
+/// # Errors
+/// Each call returns the driver's error: an object that there is not, memory that is not allocated,
+/// a lost device.
+#[allow(clippy::missing_errors_doc, reason = "the trait's section is for all")]
+pub trait Device: Send + Sync {
+    /// Returns the device's properties.
+    fn facts(&self) -> &DeviceFacts;
+
+    /// Returns the device's free memory, bytes.
+    fn free_memory(&self) -> DriverResult<u64>;
+
+    /// Allocates device memory, aligned to 256 bytes. May wait for the device.
+    fn allocate(&self, bytes: usize) -> DriverResult<DevicePointer>;
+
+    /// Allocates host memory that the device reads and writes by itself.
+    fn allocate_pinned(&self, bytes: usize) -> DriverResult<Pinned>;
+
+    /// Copies bytes into host memory that the device reads.
+    fn write_pinned(&self, to: Pinned, offset: usize, bytes: &[u8]) -> DriverResult<()>;
+
+    /// Copies bytes out of host memory that the device writes.
+    fn read_pinned(&self, from: Pinned, offset: usize, bytes: &mut [u8]) -> DriverResult<()>;
+
+    /// Makes a stream that waits for no other.
+    fn create_stream(&self) -> DriverResult<Stream>;
+
+    /// Makes an event, which is over until it is recorded.
+    fn create_event(&self) -> DriverResult<Event>;
+
+    /// Compiles and loads kernels from CUDA C++ for this device. Takes up to a second.
+    fn load_kernels(&self, source: &str) -> DriverResult<Module>;
+
+    /// Returns a kernel by its name.
+    fn kernel(&self, module: Module, name: &'static str) -> DriverResult<Kernel>;
+
+    /// Copies host memory to the device, in its turn.
+    fn copy_in(
+        &self,
+        from: Pinned,
+        range: Range<usize>,
+        to: DevicePointer,
+        stream: Stream,
+    ) -> DriverResult<()>;
+
+    /// Copies device memory to the host, in its turn.
+    fn copy_out(
+        &self,
+        from: DevicePointer,
+        to: Pinned,
+        range: Range<usize>,
+        stream: Stream,
+    ) -> DriverResult<()>;
+
+    /// Writes zeros, in their turn.
+    fn zero(&self, at: DevicePointer, bytes: usize, stream: Stream) -> DriverResult<()>;
+
+    /// Launches a kernel, in its turn. `arguments` is its one parameter, a structure.
+    fn launch(
+        &self,
+        kernel: Kernel,
+        shape: LaunchShape,
+        arguments: &[u8],
+        stream: Stream,
+    ) -> DriverResult<()>;
+
+    /// Makes what is put into the stream from now on be recorded and not done.
+    fn begin_capture(&self, stream: Stream) -> DriverResult<()>;
+
+    /// Ends the recording and returns it, ready to be launched.
+    fn end_capture(&self, stream: Stream) -> DriverResult<Graph>;
+
+    /// Launches what was recorded, in its turn.
+    fn launch_graph(&self, graph: Graph, stream: Stream) -> DriverResult<()>;
+
+    /// Puts an event into a stream: it is over when all before it is.
+    fn record(&self, event: Event, stream: Stream) -> DriverResult<()>;
+
+    /// Makes what is put into the stream from now on wait for an event.
+    fn wait(&self, stream: Stream, event: Event) -> DriverResult<()>;
+
+    /// Returns true if all before an event is done.
+    fn is_over(&self, event: Event) -> DriverResult<bool>;
+
+    /// Gives an object back. May wait for the device. A fault is not reported: nobody could do
+    /// anything about it.
+    fn release(&self, resource: DeviceObject);
+}

@@ -1,0 +1,211 @@
+//! The memory of one batch of a model, on the device and on the host, with a graph for each batch
+//! size. While a batch runs in one lane, the next one's inputs arrive in another.
+
+use super::driver::{Device, DevicePointer, Event, Graph, Pinned, Stream};
+use super::error::DriverResult;
+use super::launch::{TensorPlaces, kernel_launches};
+use super::open::CudaDevice;
+use super::owned::Owned;
+use crate::plan::{BatchPlan, Operand, PLAN_ALIGNMENT, Plan, PlanPort, PlanRegion};
+use crate::signature::Signature;
+use std::sync::Arc;
+
+/// The size of the word into which kernels write faults.
+const STATUS_BYTES: usize = 4;
+
+/// A lane. See the module's description.
+pub(super) struct Lane {
+    device: Arc<CudaDevice>,
+    inputs: Owned<DevicePointer>,
+    outputs: Owned<DevicePointer>,
+    staged_inputs: Owned<Pinned>,
+    staged_outputs: Owned<Pinned>,
+    /// The graph of each batch size.
+    graphs: Vec<Owned<Graph>>,
+    arrived: Owned<Event>,
+    ran: Owned<Event>,
+    left: Owned<Event>,
+}
+
+/// Where a lane's tensors lie.
+struct LanePlaces {
+    weights: DevicePointer,
+    workspace: DevicePointer,
+    inputs: DevicePointer,
+    outputs: DevicePointer,
+    status: DevicePointer,
+}
+
+impl TensorPlaces for LanePlaces {
+    fn address(&self, operand: &Operand) -> DevicePointer {
+        let base = match operand.region {
+            PlanRegion::Weights => self.weights,
+            PlanRegion::Inputs => self.inputs,
+            PlanRegion::Outputs => self.outputs,
+            PlanRegion::Workspace => self.workspace,
+        };
+        DevicePointer(base.0 + operand.offset as u64)
+    }
+
+    fn status(&self) -> DevicePointer {
+        self.status
+    }
+}
+
+/// Returns the place of the status word behind a plan's outputs.
+fn status_offset(plan: &Plan) -> usize {
+    plan.output_bytes.next_multiple_of(PLAN_ALIGNMENT)
+}
+
+impl Lane {
+    /// Makes the lane of a model whose weights and workspace lie at these addresses, and captures
+    /// its graphs on `stream`.
+    ///
+    /// Errors: the driver's, or a launch that the kernels do not take; nothing is left then.
+    pub(super) fn new(
+        device: &Arc<CudaDevice>,
+        plan: &Plan,
+        [weights, workspace]: [DevicePointer; 2],
+        stream: Stream,
+    ) -> Result<Lane, String> {
+        let mut lane = Lane::without_graphs(device, plan).map_err(|error| device.refusal(error))?;
+        let (inputs, outputs) = (lane.inputs.get(), lane.outputs.get());
+        let status = DevicePointer(outputs.0 + status_offset(plan) as u64);
+        let placement = LanePlaces { weights, workspace, inputs, outputs, status };
+        for batch in &plan.batches {
+            let graph = capture(device, batch, &placement, stream)?;
+            lane.graphs.push(graph);
+        }
+        Ok(lane)
+    }
+
+    fn without_graphs(device: &Arc<CudaDevice>, plan: &Plan) -> DriverResult<Lane> {
+        let (open, calls) = (&device.open, device.open.calls());
+        let outputs = status_offset(plan) + STATUS_BYTES;
+        Ok(Lane {
+            inputs: Owned::new(open, calls.allocate(plan.input_bytes)?),
+            outputs: Owned::new(open, calls.allocate(outputs)?),
+            staged_inputs: Owned::new(open, calls.allocate_pinned(plan.input_bytes)?),
+            staged_outputs: Owned::new(open, calls.allocate_pinned(outputs)?),
+            graphs: Vec::new(),
+            arrived: device.event()?,
+            ran: device.event()?,
+            left: device.event()?,
+            device: Arc::clone(device),
+        })
+    }
+
+    fn calls(&self) -> &dyn Device {
+        self.device.open.calls()
+    }
+
+    /// Copies the inputs of a row to where the device reads them.
+    pub(super) fn stage(
+        &self,
+        plan: &Plan,
+        signature: &Signature,
+        row: usize,
+        input: &[u8],
+    ) -> DriverResult<()> {
+        for (at, port) in plan.inputs.iter().enumerate() {
+            let bytes = &input[signature.input_range(at)];
+            let start = port.offset + row * bytes.len();
+            self.calls().write_pinned(self.staged_inputs.get(), start, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Starts to copy the staged rows to the device.
+    pub(super) fn arrive(&self, plan: &Plan, rows: usize) -> DriverResult<()> {
+        let stream = self.device.arrival.get();
+        for range in plan.inputs.iter().filter_map(|port: &PlanPort| port.range(rows)) {
+            let to = DevicePointer(self.inputs.get().0 + range.start as u64);
+            self.calls().copy_in(self.staged_inputs.get(), range, to, stream)?;
+        }
+        self.calls().record(self.arrived.get(), stream)
+    }
+
+    /// Starts to run the rows that arrive, and to copy their outputs to the host.
+    pub(super) fn run(&self, plan: &Plan, rows: usize) -> DriverResult<()> {
+        let (execution, departure) = (self.device.execution.get(), self.device.departure.get());
+        self.calls().wait(execution, self.arrived.get())?;
+        self.calls().launch_graph(self.graphs[rows - 1].get(), execution)?;
+        self.calls().record(self.ran.get(), execution)?;
+        self.calls().wait(departure, self.ran.get())?;
+        let status = status_offset(plan);
+        let outputs = plan.outputs.iter().filter_map(|port| port.range(rows));
+        for range in outputs.chain(std::iter::once(status..status + STATUS_BYTES)) {
+            let from = DevicePointer(self.outputs.get().0 + range.start as u64);
+            self.calls().copy_out(from, self.staged_outputs.get(), range, departure)?;
+        }
+        self.calls().record(self.left.get(), departure)
+    }
+
+    /// Returns true if the rows have run: the device can run others.
+    pub(super) fn has_run(&self) -> DriverResult<bool> {
+        self.calls().is_over(self.ran.get())
+    }
+
+    /// Returns true if the outputs are on the host.
+    pub(super) fn has_left(&self) -> DriverResult<bool> {
+        self.calls().is_over(self.left.get())
+    }
+
+    /// Waits until the outputs are on the host.
+    pub(super) fn wait(&self) -> Result<(), String> {
+        self.device.wait_for(self.left.get())
+    }
+
+    /// Returns the word that kernels have left.
+    pub(super) fn status(&self, plan: &Plan) -> DriverResult<u32> {
+        let mut word = [0; STATUS_BYTES];
+        self.calls().read_pinned(self.staged_outputs.get(), status_offset(plan), &mut word)?;
+        Ok(u32::from_le_bytes(word))
+    }
+
+    /// Copies the outputs of a row from where the device has written them.
+    pub(super) fn unstage(
+        &self,
+        plan: &Plan,
+        signature: &Signature,
+        row: usize,
+        output: &mut [u8],
+    ) -> DriverResult<()> {
+        for (at, port) in plan.outputs.iter().enumerate() {
+            let bytes = &mut output[signature.output_range(at)];
+            let start = port.offset + row * bytes.len();
+            self.calls().read_pinned(self.staged_outputs.get(), start, bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// Captures the launches of a batch size as a graph.
+fn capture(
+    device: &Arc<CudaDevice>,
+    batch: &BatchPlan,
+    placement: &LanePlaces,
+    stream: Stream,
+) -> Result<Owned<Graph>, String> {
+    let (calls, refusal) = (device.open.calls(), |error| device.refusal(error));
+    let mut launches = Vec::new();
+    for launch in &batch.launches {
+        let named = |why| format!("{why}, in node {}", launch.nodes.join(", "));
+        launches.extend(kernel_launches(launch, placement).map_err(named)?);
+    }
+    let captured = || -> Result<(), String> {
+        calls.zero(placement.status, STATUS_BYTES, stream).map_err(refusal)?;
+        for launch in &launches {
+            let kernel = device.kernel(launch.kernel)?;
+            let launched = calls.launch(kernel, launch.shape, &launch.arguments, stream);
+            launched.map_err(refusal)?;
+        }
+        Ok(())
+    };
+    calls.begin_capture(stream).map_err(refusal)?;
+    let result = captured();
+    // Also after a fault, so that the stream is no longer captured.
+    let graph = calls.end_capture(stream).map(|graph| Owned::new(&device.open, graph));
+    result?;
+    graph.map_err(refusal)
+}

@@ -1,0 +1,612 @@
+//! NVIDIA's driver: the library `libcuda.so`, opened when it is first asked for, and the compiler
+//! `libnvrtc.so` for kernels. Every function is looked for when the driver is opened, so that one
+//! that is missing is an error and no panic of the bindings.
+//!
+//! Callers have numbers for a device's objects, never addresses of the host: each is looked up
+//! here, so that a call with an object that was given back is refused and reaches no memory.
+
+use super::driver::{
+    Device, DeviceFacts, DeviceObject, DevicePointer, Driver, Event, Graph, Kernel, LaunchShape, Module,
+    Pinned, Stream,
+};
+use super::error::{DriverError, DriverResult, FailedCall};
+use cudarc::driver::sys;
+use cudarc::nvrtc;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ops::Range;
+use std::ptr::null_mut;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The functions that are called, by their symbols.
+const SYMBOLS: [&str; 36] = [
+    "cuInit",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuDeviceGetCount",
+    "cuDeviceGet",
+    "cuDeviceGetName",
+    "cuDeviceGetAttribute",
+    "cuDeviceTotalMem_v2",
+    "cuDevicePrimaryCtxRetain",
+    "cuDevicePrimaryCtxRelease_v2",
+    "cuCtxSetCurrent",
+    "cuMemGetInfo_v2",
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuMemHostAlloc",
+    "cuMemFreeHost",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemsetD8Async",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
+    "cuStreamWaitEvent",
+    "cuStreamBeginCapture_v2",
+    "cuStreamEndCapture",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventRecord",
+    "cuEventQuery",
+    "cuModuleLoadData",
+    "cuModuleUnload",
+    "cuModuleGetFunction",
+    "cuLaunchKernel",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphDestroy",
+    "cuGraphExecDestroy",
+    "cuGraphLaunch",
+];
+
+/// The functions of the compiler that are called.
+const COMPILER_SYMBOLS: [&str; 7] = [
+    "nvrtcCreateProgram",
+    "nvrtcCompileProgram",
+    "nvrtcGetPTXSize",
+    "nvrtcGetPTX",
+    "nvrtcGetProgramLogSize",
+    "nvrtcGetProgramLog",
+    "nvrtcDestroyProgram",
+];
+
+/// NVIDIA's driver, which has all functions that are called.
+#[derive(Debug)]
+pub struct Libcuda(());
+
+impl Libcuda {
+    /// Opens the driver.
+    ///
+    /// # Errors
+    /// There is none, or it lacks a function, or it refuses to start.
+    pub fn open() -> DriverResult<Libcuda> {
+        // SAFETY: opens the library named libcuda.so, whose initialisers are NVIDIA's.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(DriverError::NoDriver);
+        }
+        // SAFETY: as above; it is there, so the call does not panic.
+        let library = unsafe { sys::culib() };
+        for symbol in SYMBOLS {
+            // SAFETY: the symbol is only looked for; what is found is not used.
+            if unsafe { library.get::<*const c_void>(symbol.as_bytes()) }.is_err() {
+                return Err(DriverError::MissingSymbol { symbol });
+            }
+        }
+        // SAFETY: the function is there, and 0 is its one argument that is allowed.
+        checked("start the driver", unsafe { sys::cuInit(0) })?;
+        Ok(Libcuda(()))
+    }
+}
+
+/// Returns the error of a call, if it has failed.
+fn checked(call: &'static str, result: sys::CUresult) -> DriverResult<()> {
+    if result == sys::CUresult::CUDA_SUCCESS {
+        return Ok(());
+    }
+    type Text = unsafe fn(sys::CUresult, *mut *const c_char) -> sys::CUresult;
+    let text = |function: Text| {
+        let mut text: *const c_char = std::ptr::null();
+        // SAFETY: the functions write the address of a text that stays, or null.
+        unsafe { function(result, &mut text) };
+        let found = (!text.is_null()).then(|| {
+            // SAFETY: a text of the driver, which ends in 0.
+            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        });
+        found.unwrap_or_else(|| format!("error {}", result as u32))
+    };
+    let failed = FailedCall { call, name: text(sys::cuGetErrorName), meaning: text(sys::cuGetErrorString) };
+    Err(DriverError::of_call(failed, result as u32))
+}
+
+impl Driver for Libcuda {
+    fn devices(&self) -> DriverResult<u32> {
+        let mut count: c_int = 0;
+        // SAFETY: writes one number.
+        checked("count devices", unsafe { sys::cuDeviceGetCount(&mut count) })?;
+        Ok(u32::try_from(count).unwrap_or(0))
+    }
+
+    fn open(&self, ordinal: u32) -> DriverResult<Arc<dyn Device>> {
+        let count = self.devices()?;
+        if ordinal >= count {
+            return Err(DriverError::NoDevice { ordinal, count });
+        }
+        let (mut device, mut context) = (0, null_mut());
+        // SAFETY: writes one number; there is such a device.
+        checked("get a device", unsafe { sys::cuDeviceGet(&mut device, ordinal as c_int) })?;
+        let facts = facts_of(device)?;
+        // SAFETY: writes one address. It is given back once, by `drop`.
+        checked("open a device", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) })?;
+        Ok(Arc::new(LibcudaDevice { device, context, facts, objects: Mutex::default() }))
+    }
+}
+
+fn facts_of(device: sys::CUdevice) -> DriverResult<DeviceFacts> {
+    use sys::CUdevice_attribute::{
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
+    };
+    let attribute = |of| {
+        let mut value: c_int = 0;
+        // SAFETY: writes one number.
+        checked("read an attribute", unsafe { sys::cuDeviceGetAttribute(&mut value, of, device) })?;
+        Ok(value.cast_unsigned())
+    };
+    let mut name: [c_char; 256] = [0; 256];
+    // SAFETY: writes at most as many bytes as are given, the last of them 0.
+    let named = unsafe { sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, device) };
+    checked("read a device's name", named)?;
+    let mut memory = 0;
+    // SAFETY: writes one number.
+    checked("read a device's memory", unsafe { sys::cuDeviceTotalMem_v2(&mut memory, device) })?;
+    // SAFETY: the driver has ended the text in 0.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+    Ok(DeviceFacts { name, capability: [attribute(MAJOR)?, attribute(MINOR)?], memory: memory as u64 })
+}
+
+/// A device's object, with the driver's address for it.
+#[derive(Clone, Copy)]
+enum Object {
+    Pinned(*mut u8, usize),
+    Stream(sys::CUstream),
+    Event(sys::CUevent),
+    Module(sys::CUmodule),
+    Kernel(sys::CUfunction, Module),
+    Graph(sys::CUgraphExec),
+}
+
+/// The objects that a device has given out, by their numbers.
+#[derive(Default)]
+struct Objects {
+    last: u64,
+    by_number: HashMap<u64, Object>,
+}
+
+// SAFETY: the addresses are the driver's, whose functions may be called from any thread; pinned
+// memory is read and written under the table's lock, by the host.
+unsafe impl Send for Objects {}
+
+impl Objects {
+    fn add(&mut self, object: Object) -> u64 {
+        self.last += 1;
+        self.by_number.insert(self.last, object);
+        self.last
+    }
+
+    fn find<T>(&self, number: u64, of: impl FnOnce(Object) -> Option<T>) -> DriverResult<T> {
+        let found = self.by_number.get(&number).copied().and_then(of);
+        found.ok_or_else(|| refused("look an object up", "it was given back, or is of another kind"))
+    }
+}
+
+fn refused(call: &'static str, meaning: &str) -> DriverError {
+    DriverError::Refused(FailedCall { call, name: "not sent".to_owned(), meaning: meaning.to_owned() })
+}
+
+/// A device with its primary context.
+struct LibcudaDevice {
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+    facts: DeviceFacts,
+    objects: Mutex<Objects>,
+}
+
+// SAFETY: the context is made current on the calling thread before each call, and the driver's
+// functions may then be called from any thread.
+unsafe impl Send for LibcudaDevice {}
+// SAFETY: as above; the table of objects has a lock.
+unsafe impl Sync for LibcudaDevice {}
+
+impl Drop for LibcudaDevice {
+    fn drop(&mut self) {
+        // SAFETY: it was retained once. A fault can't be mended here.
+        unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
+    }
+}
+
+impl LibcudaDevice {
+    /// Makes a call on the device, by its objects.
+    fn call(
+        &self,
+        call: &'static str,
+        made: impl FnOnce(&mut Objects) -> DriverResult<sys::CUresult>,
+    ) -> DriverResult<()> {
+        let mut objects = self.objects();
+        // SAFETY: the context was retained and is given back by `drop` alone.
+        checked("enter a device", unsafe { sys::cuCtxSetCurrent(self.context) })?;
+        checked(call, made(&mut objects)?)
+    }
+
+    fn objects(&self) -> MutexGuard<'_, Objects> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a call that makes an object, and gives that a number.
+    fn make(
+        &self,
+        call: &'static str,
+        make: impl FnOnce(&mut Objects) -> DriverResult<(sys::CUresult, Object)>,
+    ) -> DriverResult<u64> {
+        let mut made = None;
+        self.call(call, |objects| {
+            let (result, object) = make(objects)?;
+            if result == sys::CUresult::CUDA_SUCCESS {
+                made = Some(objects.add(object));
+            }
+            Ok(result)
+        })?;
+        made.ok_or_else(|| refused(call, "nothing was made"))
+    }
+
+    /// Returns the address of a part of pinned memory.
+    fn pinned(objects: &Objects, pinned: Pinned, range: Range<usize>) -> DriverResult<*mut u8> {
+        let (address, length) = objects.find(pinned.0, |object| match object {
+            Object::Pinned(address, length) => Some((address, length)),
+            _ => None,
+        })?;
+        if range.start > range.end || range.end > length {
+            return Err(refused("use pinned memory", "the range is not in it"));
+        }
+        // SAFETY: the offset lies in the allocation.
+        Ok(unsafe { address.add(range.start) })
+    }
+
+    fn stream(objects: &Objects, stream: Stream) -> DriverResult<sys::CUstream> {
+        objects.find(stream.0, |object| match object {
+            Object::Stream(stream) => Some(stream),
+            _ => None,
+        })
+    }
+
+    fn event(objects: &Objects, event: Event) -> DriverResult<sys::CUevent> {
+        objects.find(event.0, |object| match object {
+            Object::Event(event) => Some(event),
+            _ => None,
+        })
+    }
+}
+
+/// Compiles kernels, in CUDA C++, to PTX for devices of a capability. No device is needed.
+///
+/// # Errors
+/// There is no compiler, or it refuses the source.
+pub fn compile_kernels(source: &str, capability: [u32; 2]) -> DriverResult<Vec<u8>> {
+    // SAFETY: opens the library named libnvrtc.so, whose initialisers are NVIDIA's.
+    if !unsafe { nvrtc::sys::is_culib_present() } {
+        let reason = "libnvrtc.so can't be opened; install NVIDIA's package of it, for example \
+                      nvidia-cuda-nvrtc of PyPI, and put its folder into LD_LIBRARY_PATH";
+        return Err(DriverError::Kernels { reason: reason.to_owned() });
+    }
+    // SAFETY: as above; it is there, so the call does not panic.
+    let library = unsafe { nvrtc::sys::culib() };
+    for symbol in COMPILER_SYMBOLS {
+        // SAFETY: the symbol is only looked for; what is found is not used.
+        if unsafe { library.get::<*const c_void>(symbol.as_bytes()) }.is_err() {
+            return Err(DriverError::Kernels { reason: format!("libnvrtc.so lacks {symbol}") });
+        }
+    }
+    compile(source, capability)
+}
+
+/// Compiles kernels by NVRTC, which is there.
+fn compile(source: &str, [major, minor]: [u32; 2]) -> DriverResult<Vec<u8>> {
+    let architecture = format!("--gpu-architecture=compute_{major}{minor}");
+    let options = nvrtc::CompileOptions { options: vec![architecture], ..Default::default() };
+    let compiled = nvrtc::compile_ptx_with_opts(source, options).map_err(|error| {
+        let reason = match error {
+            nvrtc::CompileError::CompileError { log, .. } => log.to_string_lossy().into_owned(),
+            other => format!("{other:?}"),
+        };
+        DriverError::Kernels { reason }
+    })?;
+    let mut image = compiled.as_bytes().unwrap_or_default().to_vec();
+    image.push(0);
+    Ok(image)
+}
+
+impl Device for LibcudaDevice {
+    fn facts(&self) -> &DeviceFacts {
+        &self.facts
+    }
+
+    fn free_memory(&self) -> DriverResult<u64> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: writes two numbers.
+        self.call("read the free memory", |_| Ok(unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) }))?;
+        Ok(free as u64)
+    }
+
+    fn allocate(&self, bytes: usize) -> DriverResult<DevicePointer> {
+        let mut address = 0;
+        // SAFETY: writes one address, of device memory, which the host never reads.
+        self.call("allocate", |_| Ok(unsafe { sys::cuMemAlloc_v2(&mut address, bytes.max(1)) }))?;
+        Ok(DevicePointer(address))
+    }
+
+    fn allocate_pinned(&self, bytes: usize) -> DriverResult<Pinned> {
+        let made = self.make("allocate pinned memory", |_| {
+            let mut address: *mut c_void = null_mut();
+            // SAFETY: writes one address. Flags of 0: memory that the host also reads fast.
+            let result = unsafe { sys::cuMemHostAlloc(&mut address, bytes.max(1), 0) };
+            Ok((result, Object::Pinned(address.cast(), bytes)))
+        });
+        made.map(Pinned)
+    }
+
+    fn write_pinned(&self, to: Pinned, offset: usize, bytes: &[u8]) -> DriverResult<()> {
+        let objects = self.objects();
+        let to = LibcudaDevice::pinned(&objects, to, offset..offset.saturating_add(bytes.len()))?;
+        // SAFETY: the range lies in an allocation that is not given back while the lock is held,
+        // and no reference to it exists anywhere.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        Ok(())
+    }
+
+    fn read_pinned(&self, from: Pinned, offset: usize, bytes: &mut [u8]) -> DriverResult<()> {
+        let objects = self.objects();
+        let from = LibcudaDevice::pinned(&objects, from, offset..offset.saturating_add(bytes.len()))?;
+        // SAFETY: as in `write_pinned`; any bytes are bytes.
+        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    fn create_stream(&self) -> DriverResult<Stream> {
+        let made = self.make("make a stream", |_| {
+            let mut stream = null_mut();
+            let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+            // SAFETY: writes one address.
+            let result = unsafe { sys::cuStreamCreate(&mut stream, flags) };
+            Ok((result, Object::Stream(stream)))
+        });
+        made.map(Stream)
+    }
+
+    fn create_event(&self) -> DriverResult<Event> {
+        let made = self.make("make an event", |_| {
+            let mut event = null_mut();
+            let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+            // SAFETY: writes one address.
+            let result = unsafe { sys::cuEventCreate(&mut event, flags) };
+            Ok((result, Object::Event(event)))
+        });
+        made.map(Event)
+    }
+
+    fn load_kernels(&self, source: &str) -> DriverResult<Module> {
+        let image = compile_kernels(source, self.facts.capability)?;
+        let made = self.make("load kernels", |_| {
+            let mut module = null_mut();
+            // SAFETY: the image ends in 0 and outlives the call; writes one address.
+            let result = unsafe { sys::cuModuleLoadData(&mut module, image.as_ptr().cast()) };
+            Ok((result, Object::Module(module)))
+        });
+        made.map(Module)
+    }
+
+    fn kernel(&self, module: Module, name: &'static str) -> DriverResult<Kernel> {
+        let text = CString::new(name).map_err(|_| refused("find a kernel", "its name has a 0"))?;
+        let made = self.make("find a kernel", |objects| {
+            let of = objects.find(module.0, |object| match object {
+                Object::Module(module) => Some(module),
+                _ => None,
+            })?;
+            let mut kernel = null_mut();
+            // SAFETY: the module is loaded, the name ends in 0; writes one address.
+            let result = unsafe { sys::cuModuleGetFunction(&mut kernel, of, text.as_ptr()) };
+            Ok((result, Object::Kernel(kernel, module)))
+        });
+        made.map(Kernel)
+    }
+
+    fn copy_in(
+        &self,
+        from: Pinned,
+        range: Range<usize>,
+        to: DevicePointer,
+        stream: Stream,
+    ) -> DriverResult<()> {
+        self.call("copy to the GPU", |objects| {
+            let stream = LibcudaDevice::stream(objects, stream)?;
+            let host = LibcudaDevice::pinned(objects, from, range.clone())?;
+            // SAFETY: the host's range lies in pinned memory, and giving that back waits for the
+            // copy. A wrong address of the device is an error of the device.
+            Ok(unsafe { sys::cuMemcpyHtoDAsync_v2(to.0, host.cast(), range.len(), stream) })
+        })
+    }
+
+    fn copy_out(
+        &self,
+        from: DevicePointer,
+        to: Pinned,
+        range: Range<usize>,
+        stream: Stream,
+    ) -> DriverResult<()> {
+        self.call("copy from the GPU", |objects| {
+            let stream = LibcudaDevice::stream(objects, stream)?;
+            let host = LibcudaDevice::pinned(objects, to, range.clone())?;
+            // SAFETY: as in `copy_in`.
+            Ok(unsafe { sys::cuMemcpyDtoHAsync_v2(host.cast(), from.0, range.len(), stream) })
+        })
+    }
+
+    fn zero(&self, at: DevicePointer, bytes: usize, stream: Stream) -> DriverResult<()> {
+        self.call("write zeros", |objects| {
+            let stream = LibcudaDevice::stream(objects, stream)?;
+            // SAFETY: a wrong address of the device is an error of the device.
+            Ok(unsafe { sys::cuMemsetD8Async(at.0, 0, bytes, stream) })
+        })
+    }
+
+    fn launch(
+        &self,
+        kernel: Kernel,
+        LaunchShape { grid, block }: LaunchShape,
+        arguments: &[u8],
+        stream: Stream,
+    ) -> DriverResult<()> {
+        self.call("launch a kernel", |objects| {
+            let stream = LibcudaDevice::stream(objects, stream)?;
+            let (kernel, module) = objects.find(kernel.0, |object| match object {
+                Object::Kernel(kernel, module) => Some((kernel, module)),
+                _ => None,
+            })?;
+            // A kernel goes with its module.
+            objects.find(module.0, |object| matches!(object, Object::Module(_)).then_some(()))?;
+            let mut length = arguments.len();
+            // cuda.h: CU_LAUNCH_PARAM_END, _BUFFER_POINTER and _BUFFER_SIZE are 0, 1 and 2.
+            let mut extra: [*mut c_void; 5] = [
+                std::ptr::without_provenance_mut(1),
+                arguments.as_ptr().cast_mut().cast(),
+                std::ptr::without_provenance_mut(2),
+                (&raw mut length).cast(),
+                null_mut(),
+            ];
+            let ([gx, gy, gz], [bx, by, bz]) = (grid, block);
+            // SAFETY: the kernel's module is loaded. The driver copies the arguments, which outlive
+            // the call, before it returns. What a kernel does with them happens on the device.
+            Ok(unsafe {
+                sys::cuLaunchKernel(kernel, gx, gy, gz, bx, by, bz, 0, stream, null_mut(), extra.as_mut_ptr())
+            })
+        })
+    }
+
+    fn begin_capture(&self, stream: Stream) -> DriverResult<()> {
+        self.call("begin a graph", |objects| {
+            let stream = LibcudaDevice::stream(objects, stream)?;
+            // Other streams go on meanwhile, on this thread and on others.
+            let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+            // SAFETY: the stream is there.
+            Ok(unsafe { sys::cuStreamBeginCapture_v2(stream, mode) })
+        })
+    }
+
+    fn end_capture(&self, stream: Stream) -> DriverResult<Graph> {
+        let mut graph = null_mut();
+        self.call("end a graph", |objects| {
+            let stream = LibcudaDevice::stream(objects, stream)?;
+            // SAFETY: the stream is there; writes one address.
+            Ok(unsafe { sys::cuStreamEndCapture(stream, &mut graph) })
+        })?;
+        let made = self.make("make a graph", |_| {
+            let mut executable = null_mut();
+            // SAFETY: the graph was just recorded; writes one address.
+            let result = unsafe { sys::cuGraphInstantiateWithFlags(&mut executable, graph, 0) };
+            Ok((result, Object::Graph(executable)))
+        });
+        // SAFETY: the graph was recorded, and what was made of it does not need it.
+        unsafe { sys::cuGraphDestroy(graph) };
+        made.map(Graph)
+    }
+
+    fn launch_graph(&self, graph: Graph, stream: Stream) -> DriverResult<()> {
+        self.call("launch a graph", |objects| {
+            let stream = LibcudaDevice::stream(objects, stream)?;
+            let graph = objects.find(graph.0, |object| match object {
+                Object::Graph(graph) => Some(graph),
+                _ => None,
+            })?;
+            // SAFETY: both are there, and the table's lock keeps other threads off the graph.
+            Ok(unsafe { sys::cuGraphLaunch(graph, stream) })
+        })
+    }
+
+    fn record(&self, event: Event, stream: Stream) -> DriverResult<()> {
+        self.call("record an event", |objects| {
+            let (event, stream) =
+                (LibcudaDevice::event(objects, event)?, LibcudaDevice::stream(objects, stream)?);
+            // SAFETY: both are there.
+            Ok(unsafe { sys::cuEventRecord(event, stream) })
+        })
+    }
+
+    fn wait(&self, stream: Stream, event: Event) -> DriverResult<()> {
+        self.call("wait for an event", |objects| {
+            let (event, stream) =
+                (LibcudaDevice::event(objects, event)?, LibcudaDevice::stream(objects, stream)?);
+            // SAFETY: both are there.
+            Ok(unsafe { sys::cuStreamWaitEvent(stream, event, 0) })
+        })
+    }
+
+    fn is_over(&self, event: Event) -> DriverResult<bool> {
+        let mut is_over = true;
+        self.call("ask for an event", |objects| {
+            let event = LibcudaDevice::event(objects, event)?;
+            // SAFETY: the event is there.
+            let result = unsafe { sys::cuEventQuery(event) };
+            is_over = result != sys::CUresult::CUDA_ERROR_NOT_READY;
+            Ok(if is_over { result } else { sys::CUresult::CUDA_SUCCESS })
+        })?;
+        Ok(is_over)
+    }
+
+    fn release(&self, resource: DeviceObject) {
+        // An object that the driver does not take back stays its own.
+        let _ = self.call("give an object back", |objects| {
+            let number = match resource {
+                // SAFETY: device memory, which the host never reads.
+                DeviceObject::Memory(at) => return Ok(unsafe { sys::cuMemFree_v2(at.0) }),
+                DeviceObject::Pinned(Pinned(number))
+                | DeviceObject::Stream(Stream(number))
+                | DeviceObject::Event(Event(number))
+                | DeviceObject::Module(Module(number))
+                | DeviceObject::Graph(Graph(number)) => number,
+            };
+            let Some(object) = objects.by_number.remove(&number) else {
+                return Err(refused("give an object back", "it was given back before"));
+            };
+            objects
+                .by_number
+                .retain(|_, other| !matches!(other, Object::Kernel(_, Module(module)) if *module == number));
+            // SAFETY: it was made by this device, and is in the table no more. Freeing pinned
+            // memory waits for the device's use of it.
+            Ok(unsafe {
+                match object {
+                    Object::Pinned(address, _) => sys::cuMemFreeHost(address.cast()),
+                    Object::Stream(stream) => sys::cuStreamDestroy_v2(stream),
+                    Object::Event(event) => sys::cuEventDestroy_v2(event),
+                    Object::Module(module) => sys::cuModuleUnload(module),
+                    Object::Kernel(..) => sys::CUresult::CUDA_SUCCESS,
+                    Object::Graph(graph) => sys::cuGraphExecDestroy(graph),
+                }
+            })
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_a_driver_says_so() {
+        match Libcuda::open() {
+            Err(DriverError::NoDriver) => {
+                let said = DriverError::NoDriver.to_string();
+                assert!(said.starts_with("there is no CUDA driver on this machine"), "{said}");
+            }
+            // A machine with a driver, or with a part of one.
+            Ok(driver) => assert!(driver.devices().is_ok()),
+            Err(other) => assert!(!other.to_string().is_empty()),
+        }
+    }
+}

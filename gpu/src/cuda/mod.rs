@@ -1,0 +1,38 @@
+//! Plans on a GPU, by CUDA's driver alone: no framework underneath makes choices. What is called of
+//! a driver is a trait, so that all but `libcuda.rs` runs in tests against a fake one.
+//!
+//! ```text
+//! Plan ─ launch, arguments ─▶ kernel launches ─ lane ─▶ a graph for each batch size ─▶ executor
+//! ```
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `driver.rs`, `error.rs`, `owned.rs` | what is called of a driver, its errors, its objects |
+//! | `libcuda.rs` | NVIDIA's driver |
+//! | `arguments.rs`, `codes.rs`, `source.rs` | the kernels' arguments, and their source |
+//! | `launch.rs` | a plan's launches as launches of kernels |
+//! | `open.rs`, `lane.rs`, `model.rs` | a device, the memory of a batch, a model |
+//! | `executor.rs` | the executor of one GPU |
+//!
+//! The kernels are in `gpu/kernels/`.
+
+pub mod arguments;
+pub mod codes;
+pub mod driver;
+mod error;
+mod executor;
+mod lane;
+pub mod launch;
+mod libcuda;
+mod model;
+mod open;
+mod owned;
+mod source;
+
+pub use error::{DriverError, DriverResult, FailedCall};
+pub use executor::CudaExecutor;
+pub use libcuda::{Libcuda, compile_kernels};
+pub use model::CudaModel;
+pub use open::{CudaDevice, CudaDevices};
+pub use owned::{OpenDevice, Owned};
+pub use source::kernel_source;

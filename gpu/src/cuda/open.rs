@@ -1,0 +1,132 @@
+//! The devices that are open: each with its streams and its kernels, which all of its models share.
+
+use super::driver::{Driver, Event, Kernel, Module, Stream};
+use super::error::{DriverError, DriverResult};
+use super::launch::KERNELS;
+use super::libcuda::Libcuda;
+use super::owned::{OpenDevice, Owned};
+use super::source::kernel_source;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The pause between two looks at an event that a load waits for.
+const LOOK_EVERY: Duration = Duration::from_micros(20);
+
+/// The time after which a device that a load waits for counts as lost.
+const LOAD_PATIENCE: Duration = Duration::from_secs(60);
+
+/// A device that is ready for models.
+pub struct CudaDevice {
+    /// The device.
+    pub open: Arc<OpenDevice>,
+    /// The stream on which batches run, one at a time.
+    pub(super) execution: Owned<Stream>,
+    /// The stream of the inputs.
+    pub(super) arrival: Owned<Stream>,
+    /// The stream of the outputs.
+    pub(super) departure: Owned<Stream>,
+    kernels: HashMap<&'static str, Kernel>,
+    /// The kernels go with it.
+    _module: Owned<Module>,
+}
+
+impl CudaDevice {
+    /// Opens a device of a driver: makes its streams, and compiles its kernels, which takes up to a
+    /// second.
+    ///
+    /// # Errors
+    /// The driver's; nothing is left on the device then.
+    pub fn open(driver: &dyn Driver, ordinal: u32) -> DriverResult<CudaDevice> {
+        let open = OpenDevice::new(driver.open(ordinal)?);
+        let device = open.calls();
+        let module = Owned::new(&open, device.load_kernels(&kernel_source())?);
+        let kernels = KERNELS.iter().map(|&name| Ok((name, device.kernel(module.get(), name)?)));
+        let kernels = kernels.collect::<DriverResult<_>>()?;
+        let stream = || Ok(Owned::new(&open, device.create_stream()?));
+        let (execution, arrival, departure) = (stream()?, stream()?, stream()?);
+        Ok(CudaDevice { execution, arrival, departure, kernels, _module: module, open: Arc::clone(&open) })
+    }
+
+    /// Returns the kernel of a name.
+    pub(super) fn kernel(&self, name: &str) -> Result<Kernel, String> {
+        self.kernels.get(name).copied().ok_or_else(|| format!("there is no kernel {name}"))
+    }
+
+    /// Returns why a model can't be put on the device, with what is free where that does not
+    /// suffice. Gives the device up if nothing can run there any more.
+    pub(super) fn refusal(&self, error: DriverError) -> String {
+        let free = match &error {
+            DriverError::OutOfMemory(_) => self.open.calls().free_memory().ok(),
+            _ => None,
+        };
+        let text = self.open.note(error).to_string();
+        match free {
+            Some(free) => format!("{text}; {:.1} MB are free", free as f64 / 1e6),
+            None => text,
+        }
+    }
+
+    /// Makes a stream of its own.
+    pub(super) fn stream(&self) -> DriverResult<Owned<Stream>> {
+        Ok(Owned::new(&self.open, self.open.calls().create_stream()?))
+    }
+
+    /// Makes an event.
+    pub(super) fn event(&self) -> DriverResult<Owned<Event>> {
+        Ok(Owned::new(&self.open, self.open.calls().create_event()?))
+    }
+
+    /// Waits for an event, asleep: for loads and measurements, on threads that may wait.
+    ///
+    /// Errors: the driver's, or the device does not answer; it is given up then.
+    pub(super) fn wait_for(&self, event: Event) -> Result<(), String> {
+        let began = Instant::now();
+        while !self.open.calls().is_over(event).map_err(|error| self.open.note(error).to_string())? {
+            if began.elapsed() > LOAD_PATIENCE {
+                let reason = format!("it has not answered for {} s", LOAD_PATIENCE.as_secs());
+                self.open.give_up(reason.clone());
+                return Err(reason);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+}
+
+/// The driver and its open devices. A device is opened once, and by whoever needs it first.
+pub struct CudaDevices {
+    driver: Mutex<Option<Arc<dyn Driver>>>,
+    open: Mutex<BTreeMap<u32, Arc<CudaDevice>>>,
+}
+
+impl CudaDevices {
+    /// Makes the devices of a driver; of NVIDIA's, opened when it is first needed, if none is
+    /// given.
+    pub fn new(driver: Option<Arc<dyn Driver>>) -> CudaDevices {
+        CudaDevices { driver: Mutex::new(driver), open: Mutex::default() }
+    }
+
+    /// Returns a device, which is opened if it is not yet.
+    ///
+    /// # Errors
+    /// There is no driver or no such device, or it can't be opened.
+    pub fn get(&self, ordinal: u32) -> DriverResult<Arc<CudaDevice>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = open.get(&ordinal) {
+            return Ok(Arc::clone(device));
+        }
+        let device = Arc::new(CudaDevice::open(&*self.driver()?, ordinal)?);
+        open.insert(ordinal, Arc::clone(&device));
+        Ok(device)
+    }
+
+    fn driver(&self) -> DriverResult<Arc<dyn Driver>> {
+        let mut driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(driver) = &*driver {
+            return Ok(Arc::clone(driver));
+        }
+        let opened: Arc<dyn Driver> = Arc::new(Libcuda::open()?);
+        Ok(Arc::clone(driver.insert(opened)))
+    }
+}

@@ -1,0 +1,22 @@
+//! The source of the kernels, in CUDA C++, as it is compiled for a device when that is opened.
+
+use super::{arguments, codes};
+
+/// Returns the source of all kernels, with the declarations of their arguments in front.
+pub fn kernel_source() -> String {
+    let mut source = String::from("// Declared by the host: gpu/src/cuda/arguments.rs, codes.rs\n");
+    arguments::declare(&mut source);
+    codes::declare(&mut source);
+    for part in [
+        include_str!("../../kernels/walk.cuh"),
+        include_str!("../../kernels/functions.cuh"),
+        include_str!("../../kernels/elements.cu"),
+        include_str!("../../kernels/matrix.cu"),
+        include_str!("../../kernels/image.cu"),
+        include_str!("../../kernels/reduction.cu"),
+        include_str!("../../kernels/movement.cu"),
+    ] {
+        source.push_str(part);
+    }
+    source
+}

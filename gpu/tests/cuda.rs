@@ -1,0 +1,541 @@
+//! The executor of a GPU on a fake driver: every kernel's launch and arguments, whole networks, the
+//! order of copies and batches, and what becomes of batches when calls fail or hang.
+
+#[path = "../../engine/tests/harness/light_models.rs"]
+#[allow(dead_code, reason = "a part of it is used")]
+mod light;
+#[path = "harness/model_rows.rs"]
+mod model_rows;
+
+use light::made_folder;
+use model_rows::run_rows;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use symphony_fake_driver::{FakeDriver, Fault, driver_error, ecc_error};
+use symphony_gpu::cuda::{CudaDevice, CudaDevices};
+use symphony_gpu::plan::{
+    AlignedBytes, BatchPlan, BinaryFunction, Interpolation, Launch, Operand, Operation, PadFill, Plan,
+    PlanElement, PlanModel, PlanPort, PlanPrecision, PlanRegion, PlanType, PoolFunction, ReduceFunction,
+    ResizeCoordinates, UnaryFunction, WindowSpec,
+};
+use symphony_gpu::{
+    CudaExecutor, CudaModel, EnqueueError, Executor, FinishedJob, HostModel, Job, RowSlots, RunError,
+};
+use symphony_transport::Nanos;
+use symphony_transport::slab::{Slab, SlabOwner, SlabView, SlotClaim, SlotClass, SlotId};
+
+/// The time after which a test gives up what should take milliseconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const GIB: u64 = 1 << 30;
+
+fn fake() -> (Arc<FakeDriver>, Arc<CudaDevice>) {
+    let driver = FakeDriver::new(&[4 * GIB]);
+    let device = CudaDevices::new(Some(driver.clone())).get(0).unwrap();
+    (driver, device)
+}
+
+use PlanElement::{Bool, F32, I32, I64};
+
+fn of(element: PlanElement, shape: &[usize]) -> PlanType {
+    PlanType { element, shape: shape.to_vec() }
+}
+
+/// A plan of one operation on inputs of these types, for one row.
+fn plan_of(operation: Operation, activation: Option<UnaryFunction>, inputs: &[PlanType]) -> Plan {
+    let types: Vec<&PlanType> = inputs.iter().collect();
+    let output = operation.result(&types).unwrap_or_else(|why| panic!("{operation:?}: {why}"));
+    let mut end = 0;
+    let mut port = |name: String, row: &PlanType| {
+        let offset = usize::next_multiple_of(end, 256);
+        end = offset + row.bytes().unwrap();
+        PlanPort { name, row: row.clone(), offset }
+    };
+    let ports: Vec<PlanPort> = inputs.iter().enumerate().map(|(at, of)| port(format!("x{at}"), of)).collect();
+    let operand =
+        |port: &PlanPort| Operand { region: PlanRegion::Inputs, offset: port.offset, of: port.row.clone() };
+    let launch = Launch {
+        operation,
+        inputs: ports.iter().map(operand).collect(),
+        output: Operand { region: PlanRegion::Outputs, offset: 0, of: output.clone() },
+        activation,
+        nodes: vec!["node".to_owned()],
+    };
+    Plan {
+        precision: PlanPrecision::Fp32,
+        input_bytes: end,
+        output_bytes: output.bytes().unwrap(),
+        outputs: vec![PlanPort { name: "y".to_owned(), row: output, offset: 0 }],
+        inputs: ports,
+        batches: vec![BatchPlan { rows: 1, workspace_bytes: 0, launches: vec![launch] }],
+        weights: AlignedBytes::default(),
+    }
+}
+
+fn window(strides: [usize; 2], dilations: [usize; 2], pads: [usize; 4], round_up: bool) -> WindowSpec {
+    WindowSpec { strides, dilations, pads, round_up }
+}
+
+/// Each operation in the forms that its kernel tells apart.
+fn operations() -> Vec<(Operation, Vec<PlanType>)> {
+    let f32s = |shapes: &[&[usize]]| shapes.iter().map(|shape| of(F32, shape)).collect::<Vec<_>>();
+    let image = || f32s(&[&[2, 6, 9, 7]]);
+    let mut all = vec![
+        (Operation::Unary(UnaryFunction::Gelu), f32s(&[&[3, 5]])),
+        (Operation::Unary(UnaryFunction::Clip { least: -0.5, most: 0.25 }), f32s(&[&[300, 3]])),
+        (Operation::Unary(UnaryFunction::Neg), vec![of(I64, &[4])]),
+        (Operation::Unary(UnaryFunction::Not), vec![of(Bool, &[4])]),
+        (Operation::Select, vec![of(Bool, &[3, 1]), of(I64, &[1, 4]), of(I64, &[2, 3, 4])]),
+        (Operation::Affine { axis: 1 }, f32s(&[&[2, 6, 9, 7], &[6], &[6]])),
+        (Operation::Softmax { axis: 1, logarithm: false }, f32s(&[&[4, 5, 3]])),
+        (Operation::Softmax { axis: 2, logarithm: true }, f32s(&[&[4, 5, 3]])),
+        (Operation::LayerNorm { axis: 1, epsilon: 1e-5 }, f32s(&[&[4, 5, 3], &[5, 3], &[5, 3]])),
+        (Operation::LayerNorm { axis: 2, epsilon: 1e-3 }, f32s(&[&[4, 5, 3], &[3]])),
+        (Operation::LocalResponseNorm { size: 3, alpha: 0.1, beta: 0.75, bias: 1.0 }, image()),
+        (Operation::Concat { axis: 1 }, f32s(&[&[2, 3, 4], &[2, 0, 4], &[2, 1, 4], &[2, 5, 4]])),
+        (Operation::Concat { axis: 0 }, vec![of(Bool, &[3]), of(Bool, &[5])]),
+        (Operation::Gather { axis: 1 }, vec![of(F32, &[2, 3, 4]), of(I64, &[2, 2])]),
+        (Operation::Gather { axis: 0 }, vec![of(Bool, &[3, 5]), of(I32, &[4])]),
+    ];
+    for to in [F32, I64, I32, Bool] {
+        all.extend([F32, I64, I32, Bool].map(|from| (Operation::Cast { to }, vec![of(from, &[7])])));
+    }
+    for function in [BinaryFunction::Add, BinaryFunction::LessOrEqual, BinaryFunction::Prelu] {
+        all.push((Operation::Binary(function), f32s(&[&[2, 1, 4], &[3, 1]])));
+        all.push((Operation::Binary(function), vec![of(I32, &[4]), of(I32, &[3, 4])]));
+        all.push((Operation::Binary(function), vec![of(I64, &[1]), of(I64, &[3, 4])]));
+    }
+    all.push((Operation::Binary(BinaryFunction::Xor), vec![of(Bool, &[2, 1]), of(Bool, &[1, 3])]));
+    for (window, groups, weights) in [
+        (window([1, 1], [1, 1], [1, 1, 1, 1], false), 1, [20, 6, 3, 3]),
+        (window([2, 3], [1, 2], [0, 2, 1, 0], false), 2, [40, 3, 2, 3]),
+        (window([2, 1], [2, 1], [3, 0, 0, 2], false), 6, [12, 1, 3, 1]),
+    ] {
+        for inputs in [vec![&[2, 6, 9, 7][..], &weights], vec![&[2, 6, 9, 7][..], &weights, &weights[..1]]] {
+            all.push((Operation::Convolution { window, groups }, f32s(&inputs)));
+        }
+    }
+    for (transposed, shapes) in [
+        ([false, false], [&[3, 4, 5][..], &[5, 6]]),
+        ([true, false], [&[2, 1, 5, 4], &[3, 5, 6]]),
+        ([false, true], [&[4, 5], &[2, 6, 5]]),
+        ([true, true], [&[5, 4], &[6, 5]]),
+    ] {
+        let operation = Operation::MatrixProduct { transposed, alpha: 0.5 };
+        all.push((operation.clone(), f32s(&shapes)));
+        all.push((operation, f32s(&[shapes[0], shapes[1], &[6]])));
+    }
+    for function in [PoolFunction::Max, PoolFunction::Mean, PoolFunction::MeanWithPads] {
+        for window in
+            [window([2, 2], [1, 1], [0, 0, 0, 0], true), window([1, 2], [2, 1], [1, 0, 1, 1], false)]
+        {
+            all.push((Operation::Pool { function, size: [3, 2], window }, image()));
+        }
+    }
+    for (function, axes) in [
+        (ReduceFunction::Mean, vec![2, 3]),
+        (ReduceFunction::Max, vec![0]),
+        (ReduceFunction::LogSumExp, vec![1, 3]),
+        (ReduceFunction::Sum, vec![0, 1, 2, 3]),
+        (ReduceFunction::L2, vec![]),
+    ] {
+        all.push((Operation::Reduce { function, axes: axes.clone() }, image()));
+        all.push((Operation::Reduce { function, axes: axes.clone() }, f32s(&[&[1, 4, 1, 3]])));
+        all.push((Operation::Reduce { function, axes }, vec![of(I64, &[2, 3, 1, 4])]));
+    }
+    for element in [F32, I64, Bool] {
+        let (walked, strides) = (vec![4, 2, 3], vec![1, 12, -4]);
+        let operation = Operation::StridedCopy { walked, strides, offset: 8, shape: vec![8, 3] };
+        all.push((operation, vec![of(element, &[2, 3, 4])]));
+        for fill in [PadFill::Constant(1.0), PadFill::Edge, PadFill::Reflect] {
+            let (begins, ends) = (vec![1, -1, 2], vec![0, 2, -1]);
+            all.push((Operation::Pad { begins, ends, fill }, vec![of(element, &[2, 3, 4])]));
+        }
+    }
+    for (interpolation, coordinates) in [
+        (Interpolation::NearestDown, ResizeCoordinates::HalfPixel),
+        (Interpolation::NearestUp, ResizeCoordinates::AlignCorners),
+        (Interpolation::Floor, ResizeCoordinates::Asymmetric),
+        (Interpolation::Ceil, ResizeCoordinates::PytorchHalfPixel),
+        (Interpolation::Linear, ResizeCoordinates::HalfPixel),
+    ] {
+        let (size, scales) = ([12, 5], [12.0 / 9.0, 5.0 / 7.0]);
+        all.push((Operation::Resize { size, scales, interpolation, coordinates }, image()));
+    }
+    all
+}
+
+/// Random bytes of a row's inputs, small whole numbers and floats around 0.
+fn random_row(plan: &Plan, seed: u64) -> Vec<u8> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let signature = plan.signature();
+    let mut row = vec![0; signature.input_bytes()];
+    for (at, port) in plan.inputs.iter().enumerate() {
+        let bytes = &mut row[signature.input_range(at)];
+        bytes.chunks_exact_mut(port.row.element.bytes()).for_each(|to| match port.row.element {
+            F32 => to.copy_from_slice(&(rng.f32() * 4.0 - 2.0).to_le_bytes()),
+            I64 => to.copy_from_slice(&rng.i64(-2..2).to_le_bytes()),
+            I32 => to.copy_from_slice(&rng.i32(-2..2).to_le_bytes()),
+            Bool => to[0] = u8::from(rng.bool()),
+        });
+    }
+    row
+}
+
+#[test]
+fn each_operation_gives_through_its_kernel_what_the_interpreter_gives() {
+    let (driver, device) = fake();
+    let mut names = std::collections::BTreeSet::new();
+    for (at, (operation, inputs)) in operations().into_iter().enumerate() {
+        names.insert(operation.name());
+        let is_float = operation.result(&inputs.iter().collect::<Vec<_>>()).is_ok_and(|of| of.element == F32);
+        let activations = [None, Some(UnaryFunction::LeakyRelu { alpha: 0.5 })];
+        for activation in activations.into_iter().take(if is_float { 2 } else { 1 }) {
+            let plan = plan_of(operation.clone(), activation, &inputs);
+            let rows = [random_row(&plan, at as u64)];
+            let mut ours = CudaModel::new(plan.clone(), &device).unwrap();
+            let mut reference = PlanModel::new(plan).unwrap();
+            let case = format!("{operation:?} of {inputs:?}, then {activation:?}");
+            let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run_rows(&mut ours, &rows)));
+            assert_eq!(found.unwrap_or_else(|_| panic!("{case}")), run_rows(&mut reference, &rows), "{case}");
+        }
+    }
+    assert_eq!(names.len(), 17, "operations without a case: there are {names:?}");
+    drop(device);
+    assert!(driver.live(0).is_empty(), "{:?} are left", driver.live(0));
+}
+
+#[test]
+fn a_tensor_of_too_many_dimensions_is_refused_with_its_node() {
+    let (_driver, device) = fake();
+    let shape = [1, 2, 1, 2, 1, 2, 1, 2, 1];
+    let plan = plan_of(Operation::Binary(BinaryFunction::Add), None, &[of(F32, &shape), of(F32, &shape)]);
+    let refused = CudaModel::new(plan, &device).err().unwrap();
+    assert!(refused.contains("9 dimensions; kernels take at most 8, in node node"), "{refused}");
+}
+
+#[test]
+fn networks_give_on_a_gpu_what_the_interpreter_gives() {
+    let (light, exported) = (made_folder("light_models"), made_folder("exported_models"));
+    let (driver, device) = fake();
+    for path in [
+        light.join("light_densenet121.onnx"),
+        light.join("light_shufflenet.onnx"),
+        exported.join("vision.onnx"),
+        exported.join("encoder.onnx"),
+    ] {
+        let mut ours = CudaModel::load(&path, 3, &device).unwrap();
+        let mut reference = PlanModel::new(ours.plan().clone()).unwrap();
+        let rows: Vec<Vec<u8>> =
+            (0..ours.max_batch().min(3)).map(|row| random_indices(ours.plan(), row as u64)).collect();
+        assert_eq!(run_rows(&mut ours, &rows), run_rows(&mut reference, &rows), "{}", path.display());
+    }
+    drop(device);
+    assert!(driver.live(0).is_empty(), "{:?} are left", driver.live(0));
+}
+
+/// Random inputs whose whole numbers are indices of any table.
+fn random_indices(plan: &Plan, seed: u64) -> Vec<u8> {
+    let mut row = random_row(plan, seed);
+    let signature = plan.signature();
+    for (at, port) in plan.inputs.iter().enumerate() {
+        if matches!(port.row.element, I64 | I32) {
+            row[signature.input_range(at)].fill(0);
+        }
+    }
+    row
+}
+
+/// The rows of jobs, in slots of a slab.
+struct Rows {
+    view: SlabView,
+    slots: Vec<SlotId>,
+    _owner: SlabOwner,
+}
+
+impl RowSlots for Rows {
+    fn claim(&self, row: usize) -> Option<SlotClaim> {
+        self.view.claim_owned(*self.slots.get(row)?)
+    }
+}
+
+impl Rows {
+    /// Makes slots with these floats in front.
+    fn of(rows: &[[f32; 4]]) -> Rows {
+        let class = SlotClass { slot_bytes: 256, count: rows.len() };
+        let (mut owner, view) = Slab::new(&[class], 0).unwrap();
+        let slots: Vec<SlotId> = rows.iter().map(|_| owner.alloc(64).unwrap()).collect();
+        for (slot, row) in slots.iter().zip(rows) {
+            view.claim(*slot).unwrap()[..16].copy_from_slice(&row.map(f32::to_le_bytes).concat());
+        }
+        Rows { view, slots, _owner: owner }
+    }
+
+    fn outputs(&self) -> Vec<[f32; 4]> {
+        let float = |bytes: &[u8], at: usize| f32::from_le_bytes(bytes[at * 4..][..4].try_into().unwrap());
+        let output = |slot: &SlotId| {
+            let bytes = self.view.claim(*slot).unwrap();
+            std::array::from_fn(|at| float(&bytes[16..32], at))
+        };
+        self.slots.iter().map(output).collect()
+    }
+}
+
+/// A model that negates four floats, for batches of one and two rows.
+fn negation() -> Plan {
+    let mut plan = plan_of(Operation::Unary(UnaryFunction::Neg), None, &[of(F32, &[2, 4])]);
+    plan.inputs[0].row = of(F32, &[4]);
+    plan.outputs[0].row = of(F32, &[4]);
+    let mut single = plan.batches[0].clone();
+    single.launches[0].inputs[0].of = of(F32, &[1, 4]);
+    single.launches[0].output.of = of(F32, &[1, 4]);
+    let double = BatchPlan { rows: 2, ..plan.batches[0].clone() };
+    plan.batches = vec![single, double];
+    plan
+}
+
+struct Rig {
+    driver: Arc<FakeDriver>,
+    executor: CudaExecutor,
+}
+
+const HUNG_AFTER: Nanos = Nanos::from_millis(500);
+
+fn rig() -> Rig {
+    let (driver, device) = fake();
+    let model: Box<dyn HostModel> = Box::new(CudaModel::new(negation(), &device).unwrap());
+    Rig { executor: CudaExecutor::new(device, vec![Some(model), None], HUNG_AFTER), driver }
+}
+
+fn job(batch: u64, rows: usize, exec_at: Nanos) -> Job {
+    let (duration, latest) = (Nanos::from_millis(1), exec_at + Nanos::from_millis(5));
+    Job { batch, gpu: 0, model: 0, rows, duration, exec_at, latest }
+}
+
+impl Rig {
+    /// Polls at this time until a batch is over.
+    fn finished(&mut self, now: Nanos) -> FinishedJob {
+        let began = Instant::now();
+        loop {
+            if let Some(finished) = self.executor.poll(now) {
+                return finished;
+            }
+            assert!(began.elapsed() < PATIENCE, "no batch is over");
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    /// Polls until the driver was asked for something this many times.
+    fn poll_until(&mut self, now: Nanos, call: &str, times: usize) {
+        let began = Instant::now();
+        while self.driver.calls(0).get(call).copied().unwrap_or(0) < times {
+            assert!(self.executor.poll(now).is_none(), "a batch is over");
+            assert!(began.elapsed() < PATIENCE, "{call} was not called {times} times");
+        }
+    }
+
+    fn reason(finished: FinishedJob) -> String {
+        finished.result.unwrap_err().to_string()
+    }
+}
+
+const ONE: [f32; 4] = [1.0, -2.0, 0.5, 8.0];
+const NEGATED: [f32; 4] = [-1.0, 2.0, -0.5, -8.0];
+
+#[test]
+fn a_batch_runs_from_its_exec_at_on_and_its_outputs_reach_its_slots() {
+    let mut rig = rig();
+    let rows = Rows::of(&[ONE, NEGATED]);
+    rig.executor.enqueue(job(7, 2, Nanos(1_000)), &rows, Nanos(10)).unwrap();
+    assert!(rig.executor.poll(Nanos(999)).is_none());
+    assert_eq!(rig.driver.calls(0).get("launch_graph"), None, "exec_at is not reached");
+    assert_eq!(rig.executor.next_end(), Some(Nanos(999) + Nanos::from_micros(20)));
+    let finished = rig.finished(Nanos(2_000));
+    assert_eq!((finished.batch, finished.started), (7, Nanos(2_000)));
+    assert!(finished.result.is_ok());
+    assert!(rig.executor.write_outputs(&finished, &rows));
+    assert_eq!(rows.outputs(), [NEGATED, ONE]);
+    assert_eq!(rig.executor.next_end(), None);
+}
+
+#[test]
+fn inputs_arrive_while_the_batch_before_runs_and_only_one_runs_at_a_time() {
+    let mut rig = rig();
+    rig.driver.plan_fault(0, "launch_graph", 0, Fault::Hang);
+    let (first, second) = (Rows::of(&[ONE]), Rows::of(&[NEGATED]));
+    rig.executor.enqueue(job(1, 1, Nanos(0)), &first, Nanos(0)).unwrap();
+    rig.poll_until(Nanos(1), "launch_graph", 1);
+    rig.executor.enqueue(job(2, 1, Nanos(5)), &second, Nanos(2)).unwrap();
+    assert_eq!(rig.driver.calls(0)["copy_in"], 2, "the inputs of the second are under way");
+    rig.poll_until(Nanos(6), "is_over", 50);
+    assert_eq!(rig.driver.calls(0)["launch_graph"], 1, "the second waits on the host");
+    rig.driver.resume(0);
+    for (batch, rows, expected) in [(1, &first, NEGATED), (2, &second, ONE)] {
+        let finished = rig.finished(Nanos(7));
+        assert!(finished.result.is_ok());
+        assert_eq!(finished.batch, batch);
+        assert!(rig.executor.write_outputs(&finished, rows));
+        assert_eq!(rows.outputs(), [expected]);
+    }
+}
+
+#[test]
+fn a_batch_behind_one_that_runs_too_long_is_cancelled_and_not_queued() {
+    let mut rig = rig();
+    rig.driver.plan_fault(0, "launch_graph", 0, Fault::Hang);
+    let rows = Rows::of(&[ONE]);
+    rig.executor.enqueue(job(1, 1, Nanos(0)), &rows, Nanos(0)).unwrap();
+    rig.poll_until(Nanos(1), "launch_graph", 1);
+    rig.executor.enqueue(job(2, 1, Nanos(5)), &rows, Nanos(2)).unwrap();
+    let late = rig.finished(Nanos::from_millis(6));
+    assert_eq!(late.batch, 2);
+    assert!(matches!(late.result, Err(RunError::Late)));
+    rig.driver.resume(0);
+    let first = rig.finished(Nanos::from_millis(6));
+    assert!((first.batch, first.result.is_ok()) == (1, true));
+    assert_eq!(rig.driver.calls(0)["launch_graph"], 1);
+}
+
+#[test]
+fn a_gpu_takes_three_batches_and_refuses_what_it_can_not_run() {
+    let mut rig = rig();
+    let rows = Rows::of(&[ONE]);
+    let far = Nanos::from_secs(1);
+    let unknown = Job { model: 1, ..job(0, 1, far) };
+    assert_eq!(rig.executor.enqueue(unknown, &rows, Nanos(0)), Err(EnqueueError::NoModel));
+    assert_eq!(rig.executor.enqueue(job(0, 2, far), &rows, Nanos(0)), Err(EnqueueError::NoInputs));
+    for batch in 1..=3 {
+        rig.executor.enqueue(job(batch, 1, far), &rows, Nanos(0)).unwrap();
+    }
+    assert!(!rig.executor.has_room(0));
+    assert_eq!(rig.executor.enqueue(job(4, 1, far), &rows, Nanos(0)), Err(EnqueueError::NoRoom));
+}
+
+#[test]
+fn a_call_that_is_refused_fails_its_batch_and_the_gpu_goes_on() {
+    for call in ["launch_graph", "copy_out", "wait", "record", "is_over", "read_pinned"] {
+        let mut rig = rig();
+        let rows = Rows::of(&[ONE]);
+        rig.executor.enqueue(job(1, 1, Nanos(0)), &rows, Nanos(0)).unwrap();
+        let error = driver_error(call, 1, "CUDA_ERROR_INVALID_VALUE", "invalid argument");
+        rig.driver.plan_fault(0, call, 0, Fault::Refuse(error));
+        let finished = rig.finished(Nanos(1));
+        let reason = Rig::reason(finished);
+        assert!(reason.contains("refuses a call") && reason.contains("CUDA_ERROR_INVALID_VALUE"), "{reason}");
+        assert_eq!(rig.executor.lost(), None);
+        rig.executor.enqueue(job(2, 1, Nanos(0)), &rows, Nanos(0)).unwrap();
+        let second = rig.finished(Nanos(1));
+        assert!(second.result.is_ok(), "after {call}");
+        assert!(rig.executor.write_outputs(&second, &rows));
+        assert_eq!(rows.outputs(), [NEGATED], "after {call}");
+    }
+}
+
+#[test]
+fn a_lost_device_ends_all_its_batches_with_the_reason() {
+    for (call, fault) in [
+        ("launch_graph", Fault::Break(ecc_error("launch a graph"))),
+        ("copy_out", Fault::Break(ecc_error("copy from the GPU"))),
+        ("launch_graph", Fault::Refuse(ecc_error("launch a graph"))),
+        ("is_over", Fault::Refuse(ecc_error("ask for an event"))),
+    ] {
+        let mut rig = rig();
+        let rows = Rows::of(&[ONE]);
+        rig.driver.plan_fault(0, call, 0, fault);
+        rig.executor.enqueue(job(1, 1, Nanos(0)), &rows, Nanos(0)).unwrap();
+        rig.executor.enqueue(job(2, 1, Nanos::from_secs(9)), &rows, Nanos(0)).unwrap();
+        for batch in [1, 2] {
+            let finished = rig.finished(Nanos(1));
+            assert_eq!(finished.batch, batch);
+            let reason = Rig::reason(finished);
+            assert!(reason.contains("the GPU's memory is damaged"), "{call}: {reason}");
+        }
+        assert!(rig.executor.lost().is_some_and(|why| why.contains("CUDA_ERROR_ECC_UNCORRECTABLE")));
+        assert!(!rig.executor.has_model(0));
+        assert_eq!(rig.executor.enqueue(job(3, 1, Nanos(0)), &rows, Nanos(0)), Err(EnqueueError::NoModel));
+    }
+}
+
+#[test]
+fn a_batch_that_never_ends_makes_the_gpu_lost_and_nothing_waits_for_it() {
+    let mut rig = rig();
+    let rows = Rows::of(&[ONE]);
+    rig.driver.plan_fault(0, "launch_graph", 0, Fault::Hang);
+    rig.executor.enqueue(job(1, 1, Nanos(0)), &rows, Nanos(0)).unwrap();
+    rig.poll_until(Nanos(1), "is_over", 20);
+    assert!(rig.executor.poll(HUNG_AFTER).is_none());
+    let finished = rig.finished(HUNG_AFTER + Nanos(2));
+    assert!(Rig::reason(finished).contains("a batch of 1 rows has not ended after 0.5 s"));
+    // A device that does not answer is asked for nothing: the drop would not return.
+    let asked = rig.driver.calls(0).get("release").copied();
+    drop(rig.executor);
+    assert_eq!(rig.driver.calls(0).get("release").copied(), asked);
+}
+
+#[test]
+fn a_fault_that_a_kernel_finds_is_the_batchs_alone() {
+    let (_driver, device) = fake();
+    let divide = Operation::Binary(BinaryFunction::Div);
+    let plan = plan_of(divide, None, &[of(I64, &[1]), of(I64, &[1])]);
+    let mut model = CudaModel::new(plan, &device).unwrap();
+    let signature = model.signature().clone();
+    let row = |by: i64| {
+        let mut row = vec![0; signature.input_bytes()];
+        for (at, number) in [12, by].into_iter().enumerate() {
+            row[signature.input_range(at)].copy_from_slice(&number.to_le_bytes());
+        }
+        row
+    };
+    model.stage(0, &row(0));
+    assert!(model.run(1).unwrap_err().to_string().contains("a whole number is divided by 0"));
+    assert_eq!(run_rows(&mut model, &[row(4)])[0][..8], 3i64.to_le_bytes());
+    assert_eq!(device.open.lost(), None);
+}
+
+#[test]
+fn a_load_that_fails_leaves_nothing_on_the_device() {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/linear.onnx");
+    let (driver, device) = fake();
+    let before = driver.live(0);
+    let calls = [
+        "create_stream",
+        "allocate",
+        "allocate_pinned",
+        "write_pinned",
+        "copy_in",
+        "create_event",
+        "record",
+        "is_over",
+        "begin_capture",
+        "zero",
+        "launch",
+        "end_capture",
+    ];
+    for call in calls {
+        for after in 0..3 {
+            let error = driver_error(call, 2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory");
+            driver.plan_fault(0, call, after, Fault::Refuse(error));
+            if let Err(error) = CudaModel::load(&fixture, 2, &device) {
+                let said = error.to_string();
+                assert!(said.contains("linear.onnx: can't be put on the GPU"), "{said}");
+                assert!(said.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{said}");
+            } else {
+                assert!(after > 0, "{call} is not called in a load");
+                // What was planned and not reached.
+                while CudaModel::load(&fixture, 2, &device).is_ok() {}
+            }
+            assert_eq!(driver.live(0), before, "after {call} has failed");
+        }
+    }
+    let (small, device) = {
+        let driver = FakeDriver::new(&[1_000]);
+        let device = CudaDevices::new(Some(driver.clone())).get(0).unwrap();
+        (driver, device)
+    };
+    let light = made_folder("light_models").join("light_squeezenet.onnx");
+    let said = CudaModel::load(&light, 1, &device).err().unwrap().to_string();
+    assert!(said.contains("the GPU's memory does not suffice") && said.contains("MB are free"), "{said}");
+    drop(device);
+    assert!(small.live(0).is_empty());
+}
