@@ -17,9 +17,9 @@ pub(super) const ROWS: usize = 3;
 /// How much floats may differ, as a part of the row's largest element.
 #[derive(Clone, Copy)]
 struct Tolerance {
-    /// Of FP64 and FP32.
+    /// The part for FP64 and FP32.
     full: f64,
-    /// Of FP16 and BF16.
+    /// The part for FP16 and BF16.
     half: f64,
 }
 
