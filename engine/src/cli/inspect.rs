@@ -2,25 +2,18 @@
 //! to start from.
 
 mod proposal;
+mod trial;
 
 use super::failure::CommandFailure;
 use super::file_flags::{read_default_flag, read_size_flag};
-use crate::runtime::panics::catch;
 use clap::Args;
 use proposal::{model_toml, tried};
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-use symphony_gpu::import::{
-    DimensionSizes, InputDefaults, OnnxSummary, SizedFile, TensorSummary, put_defaults, summarise,
-};
-use symphony_gpu::{
-    ComputeThread, CpuModel, HostModel, LoadError, OnnxRuntimeModel, OnnxRuntimeOptions, RunError,
-};
-
-/// The runs of which the shortest counts.
-const RUNS: usize = 3;
+use symphony_gpu::import::{DimensionSizes, InputDefaults, OnnxSummary, SizedFile, TensorSummary, summarise};
+use symphony_gpu::{ComputeThread, CpuModel, OnnxRuntimeModel, OnnxRuntimeOptions};
+use trial::{Trial, TrialFailure, TrialResult, attempt};
 
 /// The arguments of `inspect`.
 #[derive(Args)]
@@ -40,42 +33,6 @@ pub(super) struct InspectArguments {
     /// The file of libonnxruntime.so; by default it is looked for as `serve` does
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
-}
-
-/// What one executor says about a model.
-struct Trial {
-    executor: &'static str,
-    result: Result<TrialResult, TrialFailure>,
-}
-
-/// A failure of a model on one executor.
-struct TrialFailure {
-    why: String,
-    /// True if it may run at other sizes of its dynamic dimensions.
-    depends_on_sizes: bool,
-}
-
-impl From<LoadError> for TrialFailure {
-    fn from(error: LoadError) -> TrialFailure {
-        let depends_on_sizes = matches!(
-            error,
-            LoadError::BatchDimension { .. }
-                | LoadError::Corrupt { .. }
-                | LoadError::Panicked { .. }
-                | LoadError::Refused { .. }
-                | LoadError::TooLarge { .. }
-                | LoadError::Trial { .. }
-        );
-        TrialFailure { why: error.to_string(), depends_on_sizes }
-    }
-}
-
-/// What one executor found out about a model that it runs.
-struct TrialResult {
-    max_batch: usize,
-    note: Option<String>,
-    memory_bytes: u64,
-    alone: Duration,
 }
 
 /// Prints what is in an ONNX file and what each executor makes of it.
@@ -149,35 +106,6 @@ fn tensor_line(tensor: &TensorSummary) -> String {
         many => format!(", dimensions {many:?} are dynamic"),
     };
     format!("{name}: {datatype} {shape}{dynamic}")
-}
-
-/// Loads a model on a thread that computes, and runs one row of zeros and of defaults.
-fn attempt<M: HostModel>(
-    compute: &ComputeThread,
-    load: impl FnOnce() -> Result<M, LoadError> + Send,
-) -> Result<TrialResult, TrialFailure> {
-    let run = || {
-        let mut model = load()?;
-        let mut row = vec![0; model.signature().input_bytes()];
-        put_defaults(model.defaults(), model.signature(), &mut row);
-        model.stage(0, &row);
-        let timed = |_| {
-            let began = Instant::now();
-            model.run(1).map(|()| began.elapsed())
-        };
-        let times = (0..RUNS).map(timed).collect::<Result<Vec<Duration>, RunError>>();
-        let failed = |error: RunError| TrialFailure { why: error.to_string(), depends_on_sizes: true };
-        let times = times.map_err(failed)?;
-        Ok(TrialResult {
-            max_batch: model.max_batch(),
-            note: model.import_note().map(str::to_owned),
-            memory_bytes: model.memory_bytes(),
-            alone: times.into_iter().min().unwrap_or_default(),
-        })
-    };
-    // A library's panic is a line of the output and nothing else.
-    let panicked = |why| Err(TrialFailure { why, depends_on_sizes: true });
-    compute.run(|| catch(run).unwrap_or_else(panicked))
 }
 
 fn line(trial: &Trial) -> String {

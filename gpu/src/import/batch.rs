@@ -1,9 +1,10 @@
 //! The search for the batch of a model whose first dimensions are fixed to 1: node by node, which
 //! tensors have it in front, and what has to change for it to have any size.
 
-use super::facts::{Fact, Facts, initializer_names, is_standard};
+use super::effect::{InputChange, NodeEffect};
+use super::facts::{Fact, Facts, initializer_names, is_standard, listed_initializers};
 use super::rewrite::{BatchChanges, Changes, ReshapeChange, RowsChange, RowsKind, SizeChange, SoftmaxChange};
-use super::rules::{InputChange, NodeEffect, effect};
+use super::rules::effect;
 use super::sizes::{dimensions, fixed_size};
 use rten_onnx::onnx::{Dimension, GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use std::collections::HashSet;
@@ -25,14 +26,6 @@ pub(super) enum FirstDimension {
     CanBeBatch(BatchChanges),
     /// 1 for all inputs, and this stands in the way of making it the batch's.
     Fixed(String),
-}
-
-/// Returns the indices of the inputs that are initializers: files of old versions list them.
-pub(super) fn listed_initializers(graph: &GraphProto) -> Vec<usize> {
-    let names = initializer_names(graph);
-    let inputs = graph.input.iter().enumerate();
-    let listed = inputs.filter(|(_, input)| input.name.as_deref().is_some_and(|name| names.contains(name)));
-    listed.map(|(at, _)| at).collect()
 }
 
 /// Looks for the batch of a model.

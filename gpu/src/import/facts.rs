@@ -166,6 +166,14 @@ pub(super) fn initializer_names(graph: &GraphProto) -> HashSet<&str> {
     graph.initializer.iter().filter_map(|tensor| tensor.name.as_deref()).collect()
 }
 
+/// Returns the indices of the inputs that are initializers: files of old versions list them.
+pub(super) fn listed_initializers(graph: &GraphProto) -> Vec<usize> {
+    let names = initializer_names(graph);
+    let inputs = graph.input.iter().enumerate();
+    let listed = inputs.filter(|(_, input)| input.name.as_deref().is_some_and(|name| names.contains(name)));
+    listed.map(|(at, _)| at).collect()
+}
+
 /// A node with what is known of its inputs.
 pub(super) struct NodeView<'v> {
     node: &'v NodeProto,

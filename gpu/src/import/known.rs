@@ -3,8 +3,8 @@
 //! resize; each size is followed as a number, as the number of rows, or as one that is the same for
 //! batches of every size.
 
+use super::effect::NodeEffect;
 use super::facts::{ConstantFact, MAX_KEPT, NodeView, Size, whole};
-use super::rules::NodeEffect;
 
 /// Returns what a node makes of inputs that the elements of the model's inputs do not reach.
 ///

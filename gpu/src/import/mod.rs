@@ -13,6 +13,7 @@ mod agreement;
 mod batch;
 mod declared;
 mod defaults;
+mod effect;
 mod facts;
 mod file;
 mod known;

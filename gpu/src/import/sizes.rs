@@ -2,8 +2,8 @@
 //! or the width of an image: which there are, by name, and what is changed in the file for one size
 //! of each.
 
-use super::batch::listed_initializers;
 use super::defaults::InputDefaults;
+use super::facts::listed_initializers;
 use super::rewrite::SizeChange;
 use super::source::InputShapes;
 use crate::host::LoadError;

@@ -1,6 +1,7 @@
 //! What an ONNX file says of itself, for a person who asks before it is served.
 
-use super::batch::{self, FirstDimension, listed_initializers};
+use super::batch::{self, FirstDimension};
+use super::facts::listed_initializers;
 use super::file::OnnxFile;
 use super::sizes::{dynamic_name, dynamic_names, first_names, fixed_size};
 use crate::host::LoadError;

@@ -1,7 +1,7 @@
 //! The `model.toml` that `inspect` proposes: the executor that was the fastest, an SLO, and sizes
 //! or buckets for the dimensions that were given none.
 
-use super::{Trial, TrialResult};
+use super::trial::{Trial, TrialResult};
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use symphony_gpu::import::{DimensionSizes, InputDefaults};

@@ -440,7 +440,7 @@ impl TritonReader<'_> {
         }
         let (name, datatype) = (name?.into_owned(), datatype?);
         let location = self.location(field);
-        good.then(|| DeclaredTensor { location, name, datatype, dims, is_whole: !batched, is_optional })
+        good.then_some(DeclaredTensor { location, name, datatype, dims, is_whole: !batched, is_optional })
     }
 }
 
