@@ -169,7 +169,8 @@ fn load_error(path: &Path, error: &rten::LoadError) -> LoadError {
     let path = path.to_path_buf();
     let reason = error.to_string();
     match error.kind() {
-        LoadErrorKind::OperatorInvalid => LoadError::Operator { path, reason },
+        // What it computes of constants when it loads is optimisation to it.
+        LoadErrorKind::OperatorInvalid | LoadErrorKind::OptimizeError => LoadError::Operator { path, reason },
         LoadErrorKind::ExternalDataError => LoadError::ExternalData { path, reason },
         _ => LoadError::Corrupt { path, reason },
     }

@@ -26,7 +26,7 @@ impl From<LoadError> for TrialFailure {
         let depends_on_sizes = matches!(
             error,
             LoadError::BatchDimension { .. }
-                | LoadError::Corrupt { .. }
+                | LoadError::Operator { .. }
                 | LoadError::Panicked { .. }
                 | LoadError::Refused { .. }
                 | LoadError::TooLarge { .. }
