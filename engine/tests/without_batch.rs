@@ -92,7 +92,7 @@ fn requests_are_whole_and_a_default_fills_what_is_left_out() {
     let (status, answer) =
         infer(address, json!([x(), state(), tensor("count", "INT64", json!([1]), json!([2]))]));
     let error = answer["error"].as_str().unwrap();
-    assert!(status == 500 && error.contains("output `steps` is"), "{status} {error}");
+    assert!(status == 500 && error.contains("failed on the request's batch of 1"), "{status} {error}");
     assert_eq!(server.interrupt(), Some(0));
 }
 
