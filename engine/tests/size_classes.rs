@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use symphony::runtime::frontend::{Ask, ModelInfo, Outcome};
+use symphony::runtime::frontend::{Ask, Class, Due, ModelInfo, Outcome};
 
 const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../gpu/tests/data");
 
@@ -149,8 +149,12 @@ fn classes_for_which_padding_costs_little_are_one() {
     let model = ModelInfo::find(&models, "steps", None).unwrap();
     assert_eq!(model.label(), "steps (steps=9)");
     assert_eq!(model.class_for(&models, &[1]).map(|class| class.id), Some(model.id));
-    frontend.submit(&Ask::one(model.id), |_, input| input.fill(0)).unwrap();
-    answer_all(&mut frontend, |_, answer| assert_eq!(answer.outcome, Outcome::Good));
+    // The vacant slots of the other classes keep no GPU from a request of a lower class.
+    let patient = Ask { class: Class::LOWEST, due: Due::Never, ..Ask::one(model.id) };
+    for ask in [Ask::one(model.id), patient] {
+        frontend.submit(&ask, |_, input| input.fill(0)).unwrap();
+        answer_all(&mut frontend, |_, answer| assert_eq!(answer.outcome, Outcome::Good));
+    }
     engine.stop();
 }
 

@@ -193,6 +193,7 @@ pub(crate) fn check_configs(document: &str) {
     let example = repository().join("examples/repository/models/shapes");
     std::fs::copy(repository().join("examples/quickstart/shapes.onnx"), here.join("digits.onnx")).unwrap();
     std::fs::copy(repository().join("gpu/tests/data/dynamic_width.onnx"), here.join("strip.onnx")).unwrap();
+    std::fs::copy(repository().join("gpu/tests/data/stateful.onnx"), here.join("voice.onnx")).unwrap();
     let version = here.join("models/shapes/1");
     std::fs::create_dir_all(&version).unwrap();
     std::fs::copy(example.join("1/model.onnx"), version.join("model.onnx")).unwrap();

@@ -145,7 +145,9 @@ impl EngineBuilder {
                 names.push((name_of_queue(&model.name, class), class));
                 let from = measures_from(now, nth, own.len());
                 let config = |slo, profile| make_config(queue_id, slo, profile, *lateness);
-                queues.push(match profiles.get(model.id.0 as usize) {
+                // A size class that is not kept has a profile, and its slot is vacant.
+                let profile = profiles.get(model.id.0 as usize);
+                queues.push(match profile.filter(|_| model.state != SlotState::Vacant) {
                     Some(profile) => {
                         queue_of_class(config(model.slo, profile.clone()), class, model.class, from)
                     }
