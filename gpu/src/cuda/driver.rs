@@ -2,7 +2,7 @@
 //! [`Device`]. NVIDIA's driver implements them (`libcuda.rs`), and so does the fake one of the
 //! tests, whose device memory is host memory.
 //!
-//! Objects are numbers that the driver gives out; [`Owned`] gives them back. No call waits for the
+//! Objects are numbers that the driver gives out; `Owned` gives them back. No call waits for the
 //! device but those that say so.
 
 use super::error::DriverResult;
