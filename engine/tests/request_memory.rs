@@ -38,6 +38,7 @@ fn reader(datatype: DataType, elements: usize) -> Reader {
         signature: Signature::of_rows(vec![input], Vec::new()),
         defaults: Default::default(),
         sizes: None,
+        application: None,
         slo: Nanos::from_millis(25),
         max_batch: 8,
         profile: symphony_scheduler::profile::Profile::of_nothing().into(),

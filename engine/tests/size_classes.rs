@@ -148,7 +148,7 @@ fn classes_for_which_padding_costs_little_are_one() {
     assert_eq!(ModelInfo::served(&models).count(), 1);
     let model = ModelInfo::find(&models, "steps", None).unwrap();
     assert_eq!(model.label(), "steps (steps=9)");
-    assert_eq!(model.class_for(&models, &[1]).map(|class| class.id), Some(model.id));
+    assert_eq!(model.class_for(&models, &[1], None).map(|class| class.id), Some(model.id));
     // The vacant slots of the other classes keep no GPU from a request of a lower class.
     let patient = Ask { class: Class::LOWEST, due: Due::Never, ..Ask::one(model.id) };
     for ask in [Ask::one(model.id), patient] {

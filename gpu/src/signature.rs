@@ -101,6 +101,32 @@ impl DataType {
         }
     }
 
+    /// Returns the whole number that an element is, of a type of whole numbers or BOOL; `None` for
+    /// other types, or where `element` is not [`size_bytes`](DataType::size_bytes) long.
+    ///
+    /// ```
+    /// use symphony_gpu::DataType;
+    /// assert_eq!(DataType::Int8.whole_number(&[255]), Some(-1));
+    /// assert_eq!(DataType::Bool.whole_number(&[1]), Some(1));
+    /// assert_eq!(DataType::Fp32.whole_number(&[0; 4]), None);
+    /// ```
+    pub fn whole_number(self, element: &[u8]) -> Option<i128> {
+        fn read<const N: usize, T: Into<i128>>(element: &[u8], from: fn([u8; N]) -> T) -> Option<i128> {
+            Some(from(element.try_into().ok()?).into())
+        }
+        match self {
+            DataType::Bool | DataType::Uint8 => read(element, u8::from_le_bytes),
+            DataType::Uint16 => read(element, u16::from_le_bytes),
+            DataType::Uint32 => read(element, u32::from_le_bytes),
+            DataType::Uint64 => read(element, u64::from_le_bytes),
+            DataType::Int8 => read(element, i8::from_le_bytes),
+            DataType::Int16 => read(element, i16::from_le_bytes),
+            DataType::Int32 => read(element, i32::from_le_bytes),
+            DataType::Int64 => read(element, i64::from_le_bytes),
+            DataType::Fp16 | DataType::Bf16 | DataType::Fp32 | DataType::Fp64 | DataType::Bytes(_) => None,
+        }
+    }
+
     /// Returns an element of this value in a row's layout; `None` where the type has no such value.
     ///
     /// ```

@@ -167,6 +167,41 @@ def main():
         [("y", FLOAT, ["N", 3]), ("next_state", FLOAT, [2, "N", 3]), ("steps", INT64, ["M"])],
         [("axes", np.array([0], np.int64)), ("zero", np.array(0, np.int64)), ("one", np.array(1, np.int64))],
     )
+    # A network that leaves out layers: each row passes through as many as its depth says, and each
+    # layer moves its elements on by one. A batch takes as long as its deepest row.
+    layer = helper.make_graph(
+        [
+            node("Less", ["turn", "depth"], ["passes"]),
+            node("Unsqueeze", ["passes", "last"], ["column"]),
+            node("MatMul", ["before", "moves"], ["moved"]),
+            node("Where", ["column", "moved", "before"], ["after"]),
+            node("Identity", ["going"], ["go_on"]),
+        ],
+        "layer",
+        [
+            helper.make_tensor_value_info("turn", INT64, []),
+            helper.make_tensor_value_info("going", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("before", FLOAT, ["N", 64]),
+        ],
+        [
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("after", FLOAT, ["N", 64]),
+        ],
+    )
+    save(
+        "early_exit",
+        [
+            node("ReduceMax", ["depth"], ["deepest"], keepdims=0),
+            node("Loop", ["deepest", "true", "x"], ["y"], body=layer),
+        ],
+        [("x", FLOAT, ["N", 64]), ("depth", INT64, ["N"])],
+        [("y", FLOAT, ["N", 64])],
+        [
+            ("moves", np.roll(np.eye(64, dtype=np.float32), 1, axis=1)),
+            ("last", np.array([1], np.int64)),
+            ("true", np.array(True)),
+        ],
+    )
     save(
         "no_inputs",
         [node("Identity", ["c"], ["y"])],

@@ -68,6 +68,7 @@ fn model(choice: u8) -> ModelInfo {
         platform: "emulated".to_owned(),
         signature: Signature::of_rows(inputs, outputs),
         sizes: None,
+        application: None,
         defaults: Default::default(),
         slo: Nanos::from_millis(25),
         max_batch: 8,

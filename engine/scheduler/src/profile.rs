@@ -91,10 +91,19 @@ impl Profile {
     /// less than that of the size before.
     pub fn scaled(&self, scale: ProfileScale) -> Profile {
         let ratios = scale.0.map(ratio_of);
+        self.multiplied(|size| ratios[range_of(size)])
+    }
+
+    /// Returns the profile of batches that take `factor` times as long.
+    pub fn times(&self, factor: f64) -> Profile {
+        self.multiplied(|_| factor)
+    }
+
+    fn multiplied(&self, ratio: impl Fn(usize) -> f64) -> Profile {
         let mut before = 1;
         let latencies: Vec<Nanos> = (1..=self.max_batch())
             .map(|size| {
-                before = before.max((self.latency(size).0 as f64 * ratios[range_of(size)]) as u64);
+                before = before.max((self.latency(size).0 as f64 * ratio(size)) as u64);
                 Nanos(before)
             })
             .collect();

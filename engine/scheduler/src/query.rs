@@ -1,6 +1,15 @@
 //! Queries: requests that pass through several models under one SLO (Nexus, sections 4.2 and 6.2).
 //! A [`QueryGraph`] is a dataflow graph of stages in topological order, with one root. The crate
-//! `symphony` reads them from workload files; the simulator runs them.
+//! `symphony` reads them from workload files; the simulator runs them. `symphony serve` shares with
+//! it a query's [course](QueryCourse) through its stages and the [reserves](StageReserves) by which
+//! their deadlines follow from the query's.
+
+mod course;
+mod reserves;
+
+pub use course::{CourseStep, QueryCourse};
+pub use reserves::StageReserves;
+pub(crate) use reserves::longest_after;
 
 use alloc::string::String;
 use alloc::vec::Vec;

@@ -16,8 +16,9 @@ pub const WINDOW: usize = 64;
 /// The number of batches of a range before which it counts as not measured.
 pub const FLOOR: usize = 16;
 
-/// The share of the kept batches, in percent, that took no longer than what is measured.
-const PERCENTILE: usize = 95;
+/// The share of the kept batches, in percent, that took no longer than what is measured, where no
+/// other is asked for.
+pub const PERCENTILE: usize = 95;
 
 /// The time without a batch after which a range of an executor is measured anew. It counts up to
 /// the model's last batch, so that a model which nobody asks for keeps its profile.
@@ -60,14 +61,14 @@ impl SizeRange {
         self.newest = self.newest.max(finished);
     }
 
-    /// Returns the ratio that [`PERCENTILE`] of the batches did not exceed; `None` if too few are
-    /// kept, or all are old.
-    fn measured(&self, now: Nanos) -> Option<f64> {
+    /// Returns the ratio that `percentile` percent of the batches did not exceed; `None` if too few
+    /// are kept, or all are old.
+    fn measured(&self, percentile: usize, now: Nanos) -> Option<f64> {
         if self.ratios.len() < FLOOR || self.is_old(now) {
             return None;
         }
         let mut sorted: Vec<f64> = self.ratios.iter().copied().collect();
-        let rank = (sorted.len() * PERCENTILE).div_ceil(100) - 1;
+        let rank = (sorted.len() * percentile).div_ceil(100) - 1;
         let (_, ratio, _) = sorted.select_nth_unstable_by(rank, f64::total_cmp);
         Some(*ratio)
     }
@@ -82,6 +83,8 @@ pub struct RollingProfile {
     current: ScaledProfile,
     /// The highest level of a batch of one.
     most_alone: i8,
+    /// The share of the batches, in percent, that take no longer than what is measured.
+    percentile: usize,
     executors: BTreeMap<usize, [SizeRange; RANGES]>,
     /// The time at which the last batch finished.
     newest: Nanos,
@@ -98,6 +101,7 @@ impl RollingProfile {
         RollingProfile {
             current: ScaledProfile::new(&start, ProfileScale::default()),
             most_alone: TOP_LEVEL,
+            percentile: PERCENTILE,
             executors: BTreeMap::new(),
             newest: Nanos::ZERO,
             next_move: Nanos::ZERO,
@@ -112,6 +116,11 @@ impl RollingProfile {
         let fits = |level: &i8| self.start().latency(1).0 as f64 * ratio_of(*level) <= longest.0 as f64;
         let most_alone = (0..=TOP_LEVEL).rev().find(fits).unwrap_or(0);
         RollingProfile { most_alone, ..self }
+    }
+
+    /// Has the profile say what `percentile` percent of the batches, 1 to 100, do not exceed.
+    pub fn with_percentile(self, percentile: usize) -> RollingProfile {
+        RollingProfile { percentile: percentile.clamp(1, 100), ..self }
     }
 
     /// Takes in a batch of `size` rows that ran on `executor`, a number that the caller gives. A
@@ -182,10 +191,9 @@ impl RollingProfile {
 
     /// Returns the scale that is measured: of each range the worst executor's.
     fn target(&self) -> Option<ProfileScale> {
-        let measured = self
-            .executors
-            .values()
-            .filter_map(|ranges| filled(&core::array::from_fn(|at| ranges[at].measured(self.newest))));
+        let measured = self.executors.values().filter_map(|ranges| {
+            filled(&core::array::from_fn(|at| ranges[at].measured(self.percentile, self.newest)))
+        });
         let worst = measured.reduce(|one, other| core::array::from_fn(|at| f64::max(one[at], other[at])))?;
         let mut levels = worst.map(level_of);
         levels[0] = levels[0].min(self.most_alone);

@@ -18,6 +18,7 @@ use super::services::access::AccessControl;
 use super::services::accounting::InferAccounting;
 use super::services::engine_client::EngineClient;
 use super::services::origin::AllowedHosts;
+use super::services::queries::CoreQueries;
 use super::{grpc, http};
 use crate::runtime::frontend::Frontend;
 use crate::telemetry::otlp::Tracer;
@@ -55,6 +56,7 @@ impl Dispatcher {
         };
         let services = CoreServices {
             engine: EngineClient::new(frontend, Rc::clone(&metrics), config.placement.idle),
+            queries: CoreQueries::new(Arc::clone(&shared.queries)),
             access: AccessControl::new(
                 config.tokens.clone(),
                 config.admin,

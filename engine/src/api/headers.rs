@@ -8,6 +8,9 @@ pub const OUTCOME: HeaderName = HeaderName::from_static("symphony-outcome");
 /// The header of a request that gives the time until its answer is due, in milliseconds, or `none`.
 pub(super) const DEADLINE: HeaderName = HeaderName::from_static("x-request-deadline-ms");
 
+/// The header with the application that a request is of.
+pub(super) const APPLICATION: HeaderName = HeaderName::from_static("x-application");
+
 /// The metadata of a stream by which a client asks for answers in the order of its requests: `true`
 /// or `false`.
 pub(super) const STREAM_ORDER: HeaderName = HeaderName::from_static("symphony-ordered");

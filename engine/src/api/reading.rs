@@ -282,6 +282,7 @@ mod tests {
             signature: Signature::of_rows(inputs, Vec::new()),
             defaults: Default::default(),
             sizes: None,
+            application: None,
             slo: Nanos::from_millis(25),
             max_batch: 8,
             profile: symphony_scheduler::profile::Profile::of_nothing().into(),

@@ -7,6 +7,7 @@ use super::faults::FaultConfig;
 use super::http::HttpLimits;
 use super::log::LogConfig;
 use super::models::ModelConfig;
+use super::queries::QueryConfig;
 use super::repository::{RepositoryConfig, RepositoryControl};
 use super::shutdown::ShutdownConfig;
 use super::slab_size::MemoryConfig;
@@ -60,6 +61,8 @@ pub struct Config {
     /// No two have the same name and version, but the size classes of a model, which follow one
     /// another. A model's id is its index here. Empty only with a repository.
     pub models: Vec<ModelConfig>,
+    /// The queries, which clients call as models. No two have the same name, nor that of a model.
+    pub queries: Vec<QueryConfig>,
     /// The repository of models, some of which may be loaded later.
     pub repository: Option<RepositoryConfig>,
 }
@@ -124,6 +127,7 @@ impl Config {
             onnxruntime: OnnxRuntimeOptions::default(),
             executors: vec![ExecutorGroup { kind: ExecutorKind::Cpu, count: 1, cores: Vec::new() }],
             models: Vec::new(),
+            queries: Vec::new(),
             repository: None,
         }
     }

@@ -12,6 +12,7 @@ use super::log::LogConfig;
 use super::models::read_models;
 use super::network::read_network;
 use super::onnxruntime::read_onnxruntime;
+use super::queries::read_queries;
 use super::repository::{RepositoryConfig, RepositoryControl, RepositoryFlags};
 use super::scheduling::{read_drop, read_policy, read_tuning, read_when};
 use super::shutdown::ShutdownConfig;
@@ -71,6 +72,7 @@ impl Config {
         note: &mut dyn FnMut(&str),
     ) -> Result<Config, Diagnostics> {
         self.add_models_of_repository(note)?;
+        self.check_queries()?;
         self.check_rank_threads(rank_threads)?;
         Ok(self)
     }
@@ -112,6 +114,27 @@ impl Config {
             let wrong = format!("{} models and slots for later ones are too many", self.model_slots().len());
             let right = format!("one scheduler ranks at most {}: lower max_versions", limits::MAX_MODELS);
             diagnostics.push(repository.location.diagnostic(wrong, right));
+        }
+        if diagnostics.is_empty() { Ok(()) } else { Err(Diagnostics(diagnostics)) }
+    }
+
+    /// Checks that no query has the name of a model, and that the models of queries exist, unless a
+    /// repository may have them later.
+    fn check_queries(&self) -> Result<(), Diagnostics> {
+        let has = |name: &str| self.models.iter().any(|model| model.name == name);
+        let mut diagnostics = Vec::new();
+        for query in &self.queries {
+            if has(&query.name) {
+                let wrong = format!("\"{}\" is the name of a model too", query.name);
+                let right = "give the query a name of its own";
+                diagnostics.push(query.location.diagnostic(wrong, right));
+            }
+            for stage in query.stages.iter().filter(|stage| !has(&stage.model)) {
+                if self.repository.is_none() {
+                    let wrong = format!("\"{}\" is no model of this file", stage.model);
+                    diagnostics.push(stage.location.diagnostic(wrong, "name one of `[[models]]`"));
+                }
+            }
         }
         if diagnostics.is_empty() { Ok(()) } else { Err(Diagnostics(diagnostics)) }
     }
@@ -158,6 +181,7 @@ fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Con
     let own = root.optional("repository").map(|value| value.table(RepositoryConfig::read));
     let least = usize::from(own.is_none() && !repository);
     let models = read_models(root, least, &kinds);
+    let queries = read_queries(root);
     let (cores, rank_threads) = cores?;
     let config = Config {
         file: file.into(),
@@ -177,6 +201,7 @@ fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Con
         onnxruntime: onnxruntime?,
         executors,
         models,
+        queries,
         repository: own.map_or(Some(None), |own| own.map(Some))?,
     };
     Some((config, rank_threads))

@@ -19,6 +19,7 @@
 //! | `[onnxruntime]` | `onnxruntime.rs` |
 //! | `[[executors]]` | `executors.rs` |
 //! | `[[models]]` | `models/` |
+//! | `[[queries]]` | `queries.rs` |
 //! | `[repository]` | `repository/`, with Triton's `config.pbtxt` |
 //! | all of it | `engine.rs` is the data, `load.rs` the reader |
 //!
@@ -43,6 +44,7 @@ mod log;
 mod models;
 mod network;
 mod onnxruntime;
+mod queries;
 mod repository;
 mod scheduling;
 mod shutdown;
@@ -61,9 +63,11 @@ pub use faults::FaultConfig;
 pub use http::HttpLimits;
 pub use load::{parse_config, read_config, read_config_with};
 pub use log::{LEVELS, LogConfig, LogFlags, LogFormat};
+pub use models::ServedApplication;
 pub use models::{DeclaredTensor, DeclaredTensors, ModelConfig, ModelLocations, ModelSource, ProfileSource};
 pub use models::{DimensionBuckets, FileContents, InputPadding, PadWith, VariableDimensions};
 pub use models::{WarmupData, WarmupInput, WarmupSample};
+pub use queries::{MAX_SERVED_QUERIES, QueryConfig, StageConfig, TensorLink};
 pub use repository::{
     FileStamp, RepositoryConfig, RepositoryControl, RepositoryFlags, RepositoryModel, check_pbtxt, pbtxt,
 };

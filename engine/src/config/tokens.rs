@@ -1,11 +1,13 @@
 //! The file of bearer tokens that `[api]` names; docs/security.md is for users.
 
 use super::diagnostics::{Diagnostic, Diagnostics, Location};
+use super::models::read_application_name;
 use super::toml_reader::{Bounds, TomlTable, TomlValue, read};
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The most tokens of a file.
 const MAX_TOKENS: usize = 65_536;
@@ -99,6 +101,8 @@ pub struct TokenGrant {
     /// The highest class of its requests, from 0 (the most urgent) to 3; those that would be of a
     /// higher one are served in this.
     pub priority: u8,
+    /// The application of its requests that name none, of models that have such.
+    pub application: Option<Arc<str>>,
 }
 
 impl TokenGrant {
@@ -149,6 +153,7 @@ fn read_token(table: &TomlTable<'_>) -> Option<TokenGrant> {
         table.optional("burst").map_or(Some(None), |value| value.integer(1..=1_000_000_000).map(Some));
     let role = read_role(table);
     let priority = table.optional("priority").map_or(Some(0), |value| value.integer(0..=3));
+    let application = table.optional("application").map(|value| read_application_name(&value));
     let (rps, burst) = (rps?, burst?);
     if rps.is_none() && burst.is_some() {
         table.report("burst", "is given without `rate_rps`", "add the calls a second, or leave it out");
@@ -165,6 +170,7 @@ fn read_token(table: &TomlTable<'_>) -> Option<TokenGrant> {
         rate,
         role: role?,
         priority: priority? as u8,
+        application: application.map_or(Some(None), |name| name.map(Some))?,
     })
 }
 

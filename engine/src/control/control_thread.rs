@@ -241,10 +241,7 @@ impl ControlThread {
             let executors = self.model_slots.copies_for(kind);
             let libraries = self.model_slots.libraries();
             let (compute, progress) = (&mut self.compute, &self.progress);
-            let loaded: Result<Vec<_>, _> = classes
-                .iter()
-                .map(|class| load_one(compute, class.clone(), libraries, executors, progress))
-                .collect();
+            let loaded = load_classes(compute, classes, libraries, executors, progress);
             let prepared = loaded.map_err(ModelSlotError::from);
             match prepared.and_then(|loaded| self.model_slots.prepare_classes(loaded, progress)) {
                 Ok(ids) => {
@@ -331,7 +328,7 @@ impl ControlThread {
                 state,
                 reason: String::new(),
             };
-            // The size classes of a model are one line.
+            // The classes of a model are one line.
             if !entries.contains(&line) {
                 entries.push(line);
             }
@@ -356,21 +353,30 @@ impl ControlThread {
     }
 }
 
-/// Loads a model on a compute thread of the lowest priority, which is made when it is first needed.
-fn load_one(
+/// Loads the classes of a model on a compute thread of the lowest priority, which is made when it
+/// is first needed.
+fn load_classes(
     compute: &mut Option<ComputeThread>,
-    version: ModelConfig,
+    classes: &[ModelConfig],
     libraries: &Libraries,
     executors: usize,
     progress: &Progress,
-) -> Result<LoadedModel, Diagnostics> {
+) -> Result<Vec<LoadedModel>, Diagnostics> {
     let compute = compute.get_or_insert_with(|| {
         let compute = ComputeThread::new();
         // The new thread inherits the priority of its maker on most systems; this makes sure of it.
         let _ = compute.run(|| rustix::process::setpriority_process(None, NICE));
         compute
     });
-    LoadedModel::load(version, libraries, executors, compute, progress)
+    let mut loaded: Vec<LoadedModel> = Vec::new();
+    for class in classes {
+        let one = match loaded.last() {
+            Some(before) if class.shares_file() => before.for_application(class.clone(), compute)?,
+            _ => LoadedModel::load(class.clone(), libraries, executors, compute, progress)?,
+        };
+        loaded.push(one);
+    }
+    Ok(loaded)
 }
 
 /// Returns `version 2` or `versions 1, 2`.

@@ -55,8 +55,8 @@ pub(super) enum Kind {
     Set = 23,
     /// Another profile: the scale of the one that the queue began with.
     Rescale = 24,
-    /// An input of a RankState, as the next kinds; all but the last two are also decisions of a
-    /// ModelQueue.
+    /// An input of a RankState, as the next kinds; all but `Completion`, `Presence` and `Match` are
+    /// also decisions of a ModelQueue.
     Ready = 32,
     /// An input like `Ready`, of a candidate that is early.
     Early = 37,
@@ -66,6 +66,8 @@ pub(super) enum Kind {
     Bounds = 39,
     /// The notice that every queue of the highest class has sent a reservation.
     AllReserved = 40,
+    /// A GPU's host comes or goes.
+    Presence = 41,
     Withdraw = 33,
     Report = 34,
     Completion = 35,
@@ -118,6 +120,7 @@ impl Kind {
             38 => Kind::Reserve,
             39 => Kind::Bounds,
             40 => Kind::AllReserved,
+            41 => Kind::Presence,
             48 => Kind::Dispatch,
             49 => Kind::DispatchTimes,
             50 => Kind::Ended,
@@ -170,6 +173,7 @@ impl From<RankInput> for Record {
             RankInput::Withdraw(queue) => Record::of(Kind::Withdraw, queue),
             RankInput::Report(report) => Record::report(report),
             RankInput::Completion(completion) => Record::completion(completion),
+            RankInput::Presence { gpu, is_up } => Record::presence(gpu, is_up),
         }
     }
 }
@@ -393,6 +397,7 @@ impl Record {
             Kind::Bounds | Kind::SavedBounds => RankInput::Bounds { queue, bounds: self.as_bounds() },
             Kind::AllReserved => RankInput::AllReserved,
             Kind::Completion => RankInput::Completion(self.as_completion()),
+            Kind::Presence => RankInput::Presence { gpu: GpuId(self.a as u32), is_up: self.small != 0 },
             _ => return None,
         })
     }
@@ -462,6 +467,10 @@ impl Record {
             c: completion.finished.0,
             ..Record::of(Kind::Completion, QueueId(completion.model.0))
         }
+    }
+
+    fn presence(gpu: GpuId, is_up: bool) -> Record {
+        Record { small: u16::from(is_up), a: u64::from(gpu.0), ..Record::of(Kind::Presence, QueueId(0)) }
     }
 
     fn as_completion(&self) -> Completion {
@@ -636,10 +645,11 @@ impl Record {
     pub(super) fn saved_gpu(cluster: usize, gpu: SavedGpu) -> Record {
         Record {
             flag: cluster as u8,
-            small: ((gpu.outstanding + OUTSTANDING_ZERO) as u16) << 3
+            small: ((gpu.outstanding + OUTSTANDING_ZERO) as u16) << 4
                 | u16::from(gpu.taken)
                 | u16::from(gpu.hidden) << 1
-                | u16::from(gpu.lower) << 2,
+                | u16::from(gpu.lower) << 2
+                | u16::from(gpu.absent) << 3,
             model: gpu.gpu.0,
             a: gpu.free_at.0,
             b: gpu.last_duration.0,
@@ -654,10 +664,11 @@ impl Record {
             free_at: Nanos(self.a),
             last_duration: Nanos(self.b),
             last_exec_at: Nanos(self.c),
-            outstanding: i32::from(self.small >> 3) - OUTSTANDING_ZERO,
+            outstanding: i32::from(self.small >> 4) - OUTSTANDING_ZERO,
             taken: self.small & 1 != 0,
             hidden: self.small & 2 != 0,
             lower: self.small & 4 != 0,
+            absent: self.small & 8 != 0,
         }
     }
 
@@ -730,6 +741,9 @@ impl fmt::Display for Record {
             }
             Kind::Completion => {
                 write!(f, "batch {a} of model {model} left GPU {small}: {} to {}", Millis(b), Millis(c))
+            }
+            Kind::Presence => {
+                write!(f, "the host of GPU {a} {}", if small == 0 { "is gone" } else { "has come" })
             }
             Kind::Match => f.write_str("the matching"),
             Kind::Dispatch => {
@@ -808,7 +822,7 @@ mod tests {
     fn a_kind_survives_its_number() {
         let known = (0..=255).filter_map(|code| Some((code, Kind::of(code)?)));
         assert!(known.clone().all(|(code, kind)| kind as u8 == code && code < 0x80));
-        assert_eq!(known.count(), 34);
+        assert_eq!(known.count(), 35);
     }
 
     #[test]
@@ -852,6 +866,8 @@ mod tests {
             RankInput::Report(report),
             RankInput::Report(GpuReport { exec_at: None, ..report }),
             RankInput::Completion(completion),
+            RankInput::Presence { gpu: GpuId(65_535), is_up: true },
+            RankInput::Presence { gpu: GpuId(3), is_up: false },
         ];
         for flag in [false, true] {
             let offer = Offer { latest: Nanos(11), delay: Nanos(13), early: flag };
@@ -896,6 +912,7 @@ mod tests {
             taken: true,
             hidden: false,
             lower: true,
+            absent: true,
         };
         assert_eq!(Record::saved_gpu(1, gpu).as_saved_gpu(), gpu);
     }

@@ -513,6 +513,7 @@ impl Rank {
                     | Kind::Withdraw
                     | Kind::Report
                     | Kind::Completion
+                    | Kind::Presence
                     | Kind::Match,
                 ) => {
                     self.known = true;

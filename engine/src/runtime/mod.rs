@@ -26,6 +26,7 @@
 //! | `start` | putting an engine together | a start that fails leaves no thread behind |
 //! | `fault`, `panics` | the fault for which an engine can't go on | the first report holds |
 //! | `full_ring` | messages that always have room | a lost message ends the engine |
+//! | `hosts` | the ends of a link to a backend on another host | a batch is completed once, whatever becomes of the host |
 //! | `heartbeat`, `stall_watch` | threads that hang | a thread that stands still is found and named |
 //! | `engine` | the running [`Engine`] | stages stop in the order in which requests pass them |
 //! | `model_slots` | loading and unloading models while it runs | no slot is reused while a request is left |
@@ -45,6 +46,7 @@ mod fault;
 pub mod frontend;
 mod full_ring;
 mod heartbeat;
+pub(crate) mod hosts;
 mod model_setup;
 mod model_slots;
 pub(crate) mod panics;

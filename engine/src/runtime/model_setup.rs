@@ -34,9 +34,12 @@ pub(crate) fn check_model(
             Some(found) => profile.truncated(found.max_batch),
             None => profile.clone(),
         },
-        (ProfileSource::Measure, Some(table)) => Profile::measured(&table.latencies()).map_err(|error| {
-            Diagnostics(vec![model.locations.max_batch.diagnostic(error, "lower max_batch")])
-        })?,
+        (ProfileSource::Measure, Some(table)) => {
+            let profile = Profile::measured(&table.latencies()).map_err(|error| {
+                Diagnostics(vec![model.locations.max_batch.diagnostic(error, "lower max_batch")])
+            })?;
+            model.application.as_ref().map_or(profile.clone(), |of| profile.times(of.scale))
+        }
         (ProfileSource::Measure, None) => unreachable!("the first executor measures what has to be"),
     };
     let alone = profile.latency(1);
@@ -71,14 +74,22 @@ fn default_elements(source: &ModelSource, signature: &Signature) -> Arc<[Option<
     signature.inputs.iter().map(element).collect()
 }
 
-/// Returns the indices of the size classes of a model that are kept; of all of `models` where they
-/// are none.
+/// Returns the indices of the classes of a model that are kept: of each application those of the
+/// sizes that are; all where the model has no size classes.
 pub(crate) fn kept_of(models: &[ModelConfig], servable: &[ServableModel], progress: &Progress) -> Vec<usize> {
     let Some(variable) = models.first().and_then(|model| model.variable.as_ref()) else {
         return (0..models.len()).collect();
     };
     let sizes: Vec<Vec<usize>> = models.iter().map(ModelConfig::class_sizes).collect();
-    let kept = kept_classes(&loaded_classes(&sizes, servable), variable.max_waste);
+    let classes = loaded_classes(&sizes, servable);
+    let applications = models.iter().filter(|model| model.class_sizes() == sizes[0]).count();
+    let of_application = |application: usize| {
+        let own: Vec<usize> = (application..models.len()).step_by(applications).collect();
+        let its_classes: Vec<LoadedClass<'_>> = own.iter().map(|&at| classes[at]).collect();
+        kept_classes(&its_classes, variable.max_waste).into_iter().map(|at| own[at]).collect::<Vec<_>>()
+    };
+    let mut kept: Vec<usize> = (0..applications).flat_map(of_application).collect();
+    kept.sort_unstable();
     for (_, model) in models.iter().enumerate().filter(|(at, _)| !kept.contains(at)) {
         progress(&format!(
             "{} is no class of its own: in a larger one its requests waste at most {} of a batch's time",

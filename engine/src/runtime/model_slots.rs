@@ -110,6 +110,23 @@ impl LoadedModel {
         Ok(loaded)
     }
 
+    /// Makes the model of another application of what was loaded: copies with buffers of their own,
+    /// which share the weights.
+    ///
+    /// Errors: the library refuses what it has accepted before.
+    pub(crate) fn for_application(
+        &self,
+        config: ModelConfig,
+        compute: &ComputeThread,
+    ) -> Result<LoadedModel, Diagnostics> {
+        let copy = |graph| {
+            let copy = compute.run(|| executors::share(&config, graph, compute));
+            copy.map_err(|diagnostic| Diagnostics(vec![diagnostic]))
+        };
+        let copies = self.copies.iter().map(|of| copy(of.graph())).collect::<Result<_, _>>()?;
+        Ok(LoadedModel { config, found: self.found.clone(), copies })
+    }
+
     /// Returns an emulated model, of which there is nothing to load.
     pub fn emulated(config: ModelConfig) -> LoadedModel {
         LoadedModel { config, found: None, copies: Vec::new() }
@@ -217,14 +234,14 @@ impl ModelSlots {
         self.channels.executors.iter().filter(|(of, _)| *of == kind).count()
     }
 
-    /// Gives a model without size classes a slot, as [`ModelSlots::prepare_classes`] does.
+    /// Gives a model without classes a slot, as [`ModelSlots::prepare_classes`] does.
     ///
     /// Errors: [`ModelSlotError`]; nothing has changed then, unless the engine stops.
     pub fn prepare(&mut self, loaded: LoadedModel) -> Result<ModelId, ModelSlotError> {
         Ok(self.prepare_classes(vec![loaded], &no_progress())?[0])
     }
 
-    /// Gives each size class of a model that is kept, or the model if it has none, a slot, its
+    /// Gives each class of a model that is kept, or the model if it has none, a slot, its
     /// queues and its copies on the executors. They get no requests before they are in a table: see
     /// [`ModelSlots::switch`].
     ///
@@ -292,6 +309,7 @@ impl ModelSlots {
             signature,
             defaults,
             sizes,
+            application: config.application.clone(),
             slo: config.slo,
             max_batch: profile.max_batch(),
             profile: Arc::new(profile),

@@ -4,6 +4,7 @@
 
 use super::histogram::{Histogram, Latencies};
 use super::outcome::InferOutcome;
+use crate::config::MAX_SERVED_QUERIES;
 use crate::runtime::counters::count::Count;
 use crate::runtime::frontend::{Answer, Outcome, Timeline};
 use crossbeam_utils::CachePadded;
@@ -63,6 +64,18 @@ impl ModelRequestCounts {
 }
 
 impl ModelRequestCounts {
+    /// Counts a request that ran.
+    fn ran(&self, rows: usize, timeline: &Timeline, slo: Nanos) {
+        self.rows.add(rows as u64);
+        for (stage, (start, end)) in self.stages.iter().zip(timeline.stages()) {
+            stage.record(end - start);
+        }
+        let whole = timeline.total();
+        self.whole.record(whole);
+        let share = whole.0.saturating_mul(SLO_BUCKETS_IN_TIME as u64) / slo.0.max(1);
+        self.of_slo[(share as usize).min(SLO_BUCKETS - 1)].add(1);
+    }
+
     fn clear(&self) {
         let ModelRequestCounts { accepted, answered, outcomes, rows, stages, whole, of_slo } = self;
         [accepted, answered, rows].into_iter().chain(outcomes).chain(of_slo).for_each(Count::clear);
@@ -75,7 +88,7 @@ impl ModelRequestCounts {
 pub(super) struct CoreCounts {
     /// The name of the core's thread.
     thread: String,
-    /// The counts of each model; present from the model's first request on.
+    /// The counts of each model, and then of each query; present from the first request on.
     models: Box<[OnceLock<Box<CachePadded<ModelRequestCounts>>>]>,
     /// The number of responses by HTTP status.
     responses: Box<[Count]>,
@@ -101,7 +114,7 @@ impl CoreCounts {
     pub(super) fn new(thread: &str) -> CoreCounts {
         CoreCounts {
             thread: thread.to_owned(),
-            models: (0..limits::MAX_MODELS).map(|_| OnceLock::new()).collect(),
+            models: (0..limits::MAX_MODELS + MAX_SERVED_QUERIES).map(|_| OnceLock::new()).collect(),
             responses: (0..STATUSES).map(|_| Count::default()).collect(),
             opened: CachePadded::default(),
             closed: Count::default(),
@@ -241,14 +254,17 @@ impl Metrics {
         if !matches!(answer.outcome, Outcome::Good | Outcome::Late(_)) {
             return;
         }
-        counts.rows.add(answer.rows as u64);
-        for (stage, (start, end)) in counts.stages.iter().zip(answer.timeline.stages()) {
-            stage.record(end - start);
-        }
-        let whole = answer.timeline.total();
-        counts.whole.record(whole);
-        let share = whole.0.saturating_mul(SLO_BUCKETS_IN_TIME as u64) / slo.0.max(1);
-        counts.of_slo[(share as usize).min(SLO_BUCKETS - 1)].add(1);
+        counts.ran(answer.rows, &answer.timeline, slo);
+    }
+
+    /// Counts the end of a query that was [accepted](Metrics::accepted), with a result or without.
+    pub fn query_ended(&self, query: ModelId) {
+        self.counts.model(query).answered.add(1);
+    }
+
+    /// Counts a query of `rows` rows that has its result. `slo` is the query's.
+    pub fn query_ran(&self, query: ModelId, rows: usize, timeline: &Timeline, slo: Nanos) {
+        self.counts.model(query).ran(rows, timeline, slo);
     }
 
     /// Counts the outcome of an infer request: once for each, whether the engine accepted it or

@@ -7,6 +7,7 @@ use super::history::{HISTORY_MODELS, HistorySample, LoadHistory, OutcomeTotals};
 use super::metrics::{CoreCounts, CoreTurns, Metrics, ModelRequests};
 use super::otlp::TraceCounts;
 use super::outcome::InferOutcome;
+use crate::config::QueryConfig;
 use crate::runtime::Engine;
 use crate::runtime::clock::Clock;
 use crate::runtime::counters::Counters;
@@ -29,6 +30,8 @@ pub struct Telemetry {
     health: Mutex<ThreadHealth>,
     history: Mutex<LoadHistory>,
     traces: Option<Arc<TraceCounts>>,
+    /// The descriptions of the queries, which are in no model slot.
+    queries: Arc<[ModelInfo]>,
 }
 
 impl Telemetry {
@@ -43,6 +46,7 @@ impl Telemetry {
             health: Mutex::new(ThreadHealth::new(engine.profiles())),
             history: Mutex::default(),
             traces: None,
+            queries: Arc::default(),
         }
     }
 
@@ -57,12 +61,24 @@ impl Telemetry {
             health: Mutex::new(ThreadHealth::new(&[])),
             history: Mutex::default(),
             traces: None,
+            queries: Arc::default(),
         }
     }
 
     /// Adds the counts of traces, if there are any.
     pub fn with_traces(self, traces: Option<Arc<TraceCounts>>) -> Telemetry {
         Telemetry { traces, ..self }
+    }
+
+    /// Adds the server's queries.
+    pub fn with_queries(self, queries: &[QueryConfig]) -> Telemetry {
+        let of = |(at, query): (usize, &QueryConfig)| ModelInfo::of_query(at, &query.name, query.slo);
+        Telemetry { queries: queries.iter().enumerate().map(of).collect(), ..self }
+    }
+
+    /// Returns the descriptions of the server's queries, without their tensors.
+    pub fn queries(&self) -> &[ModelInfo] {
+        &self.queries
     }
 
     /// Adds the API core whose thread has this name, and returns the metrics that it counts with.

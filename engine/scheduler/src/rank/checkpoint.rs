@@ -21,10 +21,12 @@ pub struct SavedGpu {
     pub outstanding: i32,
     /// Granted, and not reported yet.
     pub taken: bool,
-    /// Matching does not see it: it is taken, has all it may have, or is overdue.
+    /// Matching does not see it: it is taken, has all it may have, is overdue or gone.
     pub hidden: bool,
     /// What it was given last is of a lower class.
     pub lower: bool,
+    /// True while its host is gone.
+    pub absent: bool,
 }
 
 /// What is known of a model.
@@ -78,6 +80,7 @@ impl RankState {
                 taken: gpu.taken,
                 hidden,
                 lower: gpu.lower,
+                absent: gpu.absent,
             })
         })
     }
@@ -132,6 +135,7 @@ impl RankState {
         self.busy -= usize::from(gpu.is_busy());
         let busy = saved.taken || saved.outstanding > 0;
         self.lower = self.lower + usize::from(saved.lower && busy) - usize::from(gpu.lower);
+        self.absent = self.absent + usize::from(saved.absent) - usize::from(gpu.absent);
         *gpu = GpuState {
             free_at: saved.free_at,
             last_duration: saved.last_duration,
@@ -139,6 +143,7 @@ impl RankState {
             outstanding: saved.outstanding,
             taken: saved.taken,
             lower: saved.lower && busy,
+            absent: saved.absent,
         };
         self.busy += usize::from(gpu.is_busy());
         self.free.set(at, if saved.hidden { Nanos::MAX } else { saved.free_at });

@@ -63,4 +63,12 @@ pub enum RankInput {
     Report(GpuReport),
     /// A batch has left its GPU.
     Completion(Completion),
+    /// A GPU's host comes or goes: whether it can be granted. All are there at the start. Whoever
+    /// sends that one is gone also sends a completion for each batch that it had.
+    Presence {
+        /// The GPU.
+        gpu: GpuId,
+        /// True if it is there.
+        is_up: bool,
+    },
 }

@@ -68,6 +68,8 @@ struct GpuState {
     taken: bool,
     /// What it was given last is of a lower class.
     lower: bool,
+    /// True while its host is gone: it is granted to nobody.
+    absent: bool,
 }
 
 impl GpuState {
@@ -111,6 +113,8 @@ pub struct RankState {
     all_reserved: bool,
     /// GPUs that only run batches of lower classes: to those above they idle.
     lower: usize,
+    /// GPUs whose hosts are gone.
+    absent: usize,
 }
 
 impl RankState {
@@ -131,6 +135,7 @@ impl RankState {
             outstanding: 0,
             taken: false,
             lower: false,
+            absent: false,
         };
         let mut free = MinTree::new(gpus);
         for gpu in 0..gpus {
@@ -154,6 +159,7 @@ impl RankState {
             backfill: None,
             all_reserved: false,
             lower: 0,
+            absent: 0,
         }
     }
 
@@ -206,6 +212,7 @@ impl RankState {
                 }
             }
             RankInput::AllReserved => self.all_reserved = true,
+            RankInput::Presence { gpu, is_up } => self.on_presence(gpu, is_up),
         }
     }
 
@@ -311,6 +318,21 @@ impl RankState {
         self.offer(completion.gpu);
     }
 
+    /// A GPU's host has come or gone.
+    #[cold]
+    fn on_presence(&mut self, gpu: GpuId, is_up: bool) {
+        let state = &mut self.gpus[gpu.0 as usize];
+        self.absent = self.absent + usize::from(!is_up) - usize::from(state.absent);
+        state.absent = !is_up;
+        self.offer(gpu);
+    }
+
+    /// GPUs that are there and have no batch. One that is gone and whose batches have not been
+    /// completed yet counts twice, so there may be more.
+    fn idle(&self) -> usize {
+        self.gpus.len().saturating_sub(self.busy + self.absent)
+    }
+
     /// A GPU without a batch runs none of a lower class either.
     #[inline]
     fn note_lower(&mut self, gpu: usize) {
@@ -321,10 +343,12 @@ impl RankState {
         }
     }
 
-    /// Lets matching see a GPU again, unless it is taken or has all the batches it may have.
+    /// Lets matching see a GPU again, unless it is taken, has all the batches it may have, or is
+    /// gone.
     fn offer(&mut self, gpu: GpuId) {
         let state = &self.gpus[gpu.0 as usize];
-        let open = !state.taken && state.outstanding < limits::MAX_OUTSTANDING_BATCHES as i32;
+        let has_room = !state.taken && state.outstanding < limits::MAX_OUTSTANDING_BATCHES as i32;
+        let open = has_room && !state.absent;
         self.free.set(gpu.0 as usize, if open { state.free_at } else { Nanos::MAX });
     }
 
@@ -341,9 +365,10 @@ impl RankState {
     #[cold]
     fn match_lower(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
         self.backfill.iter_mut().for_each(|backfill| backfill.budget.matched());
-        while self.gpus.len() > self.busy
-            && let Some(backfill) = self.backfill.as_mut().filter(|backfill| backfill.has_waiting())
-        {
+        loop {
+            let idle = self.idle();
+            let waiting = self.backfill.as_mut().filter(|backfill| idle > 0 && backfill.has_waiting());
+            let Some(backfill) = waiting else { return };
             let Some(gpu) = self.free.first_at_most(now) else {
                 // A completion may tell of a moment after this thread has read its clock.
                 self.next_timer = self.next_timer.min(self.free.min_key());
@@ -354,7 +379,6 @@ impl RankState {
                 self.next_timer = self.next_timer.min(next_look);
                 return;
             }
-            let idle = self.gpus.len() - self.busy;
             let Some(Chosen { model, until }) = backfill.choose(now, &self.delay, idle, &mut self.free)
             else {
                 return;

@@ -57,6 +57,39 @@ impl Bench {
 }
 
 #[test]
+fn a_gpu_whose_host_is_gone_is_granted_to_nobody_until_it_is_back() {
+    let mut bench = Bench::new(2, 3);
+    let presence = |gpu, is_up| RankInput::Presence { gpu: GpuId(gpu), is_up };
+    bench.occupy(ms(0), 0, 0, ms(5));
+    bench.handle(ms(1), presence(0, false));
+    bench.complete(ms(1), 0, ms(1));
+    bench.handle(ms(1), presence(1, false));
+    bench.ready(ms(2), 1, ms(50), Nanos::ZERO);
+    bench.timer(ms(3));
+    assert_eq!((bench.grants.as_slice(), bench.rank.busy_gpus()), (&[][..], 0));
+    bench.handle(ms(4), presence(1, true));
+    assert_eq!(bench.grants, [(1, 1)]);
+    bench.ready(ms(5), 2, ms(50), Nanos::ZERO);
+    assert_eq!(bench.grants.len(), 1);
+    bench.handle(ms(6), presence(0, true));
+    assert_eq!(bench.grants, [(1, 1), (2, 0)]);
+}
+
+#[test]
+fn a_gpu_that_goes_while_it_is_granted_is_hidden_after_its_report() {
+    let mut bench = Bench::new(1, 2);
+    bench.ready(ms(0), 0, ms(50), Nanos::ZERO);
+    bench.handle(ms(1), RankInput::Presence { gpu: GpuId(0), is_up: false });
+    // Whoever has the link refuses the batch, so that its completion overtakes the report.
+    bench.complete(ms(1), 0, ms(1));
+    bench.report(ms(1), 0, 0, Some(ms(1)), ms(5));
+    bench.ready(ms(2), 1, ms(50), Nanos::ZERO);
+    assert_eq!(bench.grants, [(0, 0)]);
+    bench.handle(ms(3), RankInput::Presence { gpu: GpuId(0), is_up: true });
+    assert_eq!(bench.grants, [(0, 0), (1, 0)]);
+}
+
+#[test]
 fn the_lowest_numbered_idle_gpu_is_granted() {
     let mut bench = Bench::new(3, 3);
     bench.ready(ms(1), 0, ms(5), Nanos::ZERO);

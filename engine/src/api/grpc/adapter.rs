@@ -4,7 +4,7 @@ use super::framing::{self, Envelope};
 use super::message_reader::infer_message;
 use super::status::{GrpcCode, GrpcStatus};
 use super::{admin, health, infer, reflection, stream};
-use crate::api::headers::{DEADLINE, STREAM_ORDER};
+use crate::api::headers::{APPLICATION, DEADLINE, STREAM_ORDER};
 use crate::api::inference::{Inference, RequestDeadline};
 use crate::api::net::memory::ReadBounds;
 use crate::api::net::peer::Peer;
@@ -18,7 +18,7 @@ use crate::api::services::shared_memory::Regions;
 use crate::telemetry::InferOutcome;
 use bytes::Bytes;
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HeaderMap};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName};
 use hyper::http::request::Parts;
 use hyper::{Request, Response, StatusCode, Version};
 use std::rc::Rc;
@@ -93,7 +93,8 @@ async fn answer(
                 caller,
                 peer,
                 ordered: ordered(&headers)?,
-                deadline: deadline_header(&headers),
+                deadline: own_header(&headers, DEADLINE),
+                application: own_header(&headers, APPLICATION),
                 span: services.accounting.parent_span(&headers),
             };
             framing::headers(stream::body(services.clone(), body, envelope, client), envelope)
@@ -192,6 +193,7 @@ fn read_deadline(headers: &HeaderMap, deadline: &mut RequestDeadline) -> Result<
     if let Some(timeout) = headers.get("grpc-timeout") {
         deadline.within(framing::timeout(timeout.as_bytes())?);
     }
+    headers.get(APPLICATION).map_or(Ok(()), |value| deadline.application_header(value.as_bytes()))?;
     headers.get(DEADLINE).map_or(Ok(()), |value| deadline.deadline_header(value.as_bytes()))
 }
 
@@ -209,8 +211,7 @@ fn ordered(headers: &HeaderMap) -> Result<bool, Problem> {
     }
 }
 
-/// Returns the header that gives each request of a stream a deadline of its own; `grpc-timeout` is
-/// the whole stream's.
-fn deadline_header(headers: &HeaderMap) -> Option<Vec<u8>> {
-    headers.get(DEADLINE).map(|deadline| deadline.as_bytes().to_vec())
+/// Returns a header that holds for each request of a stream. `grpc-timeout` is the whole stream's.
+fn own_header(headers: &HeaderMap, name: HeaderName) -> Option<Vec<u8>> {
+    headers.get(name).map(|value| value.as_bytes().to_vec())
 }

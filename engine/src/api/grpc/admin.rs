@@ -4,6 +4,7 @@ use super::framing::{Envelope, SERVICE, decode, unknown_call};
 use super::messages::log_settings_request::setting_value::ParameterChoice as GivenSetting;
 use super::messages::log_settings_response::setting_value::ParameterChoice as LogSetting;
 use super::messages::model_config::SchedulingChoice;
+use super::messages::model_ensembling::Step;
 use super::messages::model_metadata_response::TensorMetadata;
 use super::messages::model_repository_parameter::ParameterChoice as RepositoryParameter;
 use super::messages::repository_index_response::ModelIndex;
@@ -12,8 +13,8 @@ use super::messages::*;
 use crate::api::problem::{Problem, quoted};
 use crate::api::services::CoreServices;
 use crate::api::services::access::{Caller, Permission};
-use crate::api::services::describe::{self, DescribedTensor};
-use crate::api::services::models::{self, ModelState};
+use crate::api::services::describe::{self, DescribedTensor, EnsembleStep};
+use crate::api::services::models::{self, FoundModel, ModelState};
 use crate::api::services::repository;
 use crate::api::services::settings::{SettingValue, TRACE, update_trace};
 use crate::api::services::shared_memory::no_cuda_memory;
@@ -21,6 +22,7 @@ use crate::api::services::statistics::{self, BatchStatistics, TimeSum};
 use crate::control::State;
 use crate::runtime::frontend::ModelInfo;
 use bytes::Bytes;
+use std::collections::BTreeMap;
 use symphony_gpu::TensorSpec;
 
 /// Returns the permission that a call needs, whatever its message. `TraceSetting` and `LogSettings`
@@ -63,20 +65,20 @@ pub(super) async fn call(
         }
         "ModelMetadata" => {
             let ModelMetadataRequest { name, version } = decode(message)?;
-            let model = models::find(&services.engine, caller, &name, &version)?;
+            let model = models::find(services, caller, &name, &version)?;
             envelope.seal(&metadata(services, &model))
         }
         "ModelConfig" => {
             let ModelConfigRequest { name, version } = decode(message)?;
-            let model = models::find(&services.engine, caller, &name, &version)?;
+            let model = models::find(services, caller, &name, &version)?;
             envelope.seal(&ModelConfigResponse { config: Some(config(&model)) })
         }
         "ModelStatistics" => {
             let ModelStatisticsRequest { name, version } = decode(message)?;
-            let models = models::find_all(&services.engine, caller, &name, &version)?.into_iter();
+            let models = models::find_all(services, caller, &name, &version)?.into_iter();
             let (all, table) = (&services.shared.statistics, services.engine.models());
             let model_stats =
-                models.map(|model| model_statistics(&model, &all.of(model.classes(&table)))).collect();
+                models.map(|model| model_statistics(&model, &all.of_model(&model, &table))).collect();
             envelope.seal(&ModelStatisticsResponse { model_stats })
         }
         "RepositoryIndex" => envelope.seal(&index(services, caller, decode(message)?)),
@@ -141,14 +143,26 @@ fn metadata(services: &CoreServices, model: &ModelInfo) -> ModelMetadataResponse
     };
     ModelMetadataResponse {
         name: model.name.clone(),
-        versions: models::versions(&services.engine, &model.name),
+        versions: models::versions(services, &model.name),
         platform: model.platform.clone(),
         inputs: tensors(describe::inputs(model)),
         outputs: tensors(describe::outputs(model)),
     }
 }
 
-fn config(model: &ModelInfo) -> ModelConfig {
+fn step(step: EnsembleStep<'_>) -> Step {
+    let map = |names: BTreeMap<&str, &str>| {
+        names.into_iter().map(|(name, tensor)| (name.to_owned(), tensor.to_owned())).collect()
+    };
+    Step {
+        model_name: step.model.to_owned(),
+        model_version: step.version,
+        input_map: map(step.input_map),
+        output_map: map(step.output_map),
+    }
+}
+
+fn config(model: &FoundModel) -> ModelConfig {
     let data_type = |spec: &TensorSpec| {
         DataType::from_str_name(&describe::config_type(spec)).unwrap_or(DataType::TypeInvalid) as i32
     };
@@ -172,7 +186,12 @@ fn config(model: &ModelInfo) -> ModelConfig {
         input: describe::inputs(model).into_iter().map(input).collect(),
         output: describe::outputs(model).into_iter().map(output).collect(),
         instance_group: Vec::new(),
-        scheduling_choice: Some(SchedulingChoice::DynamicBatching(ModelDynamicBatching::default())),
+        scheduling_choice: Some(match model.query() {
+            None => SchedulingChoice::DynamicBatching(ModelDynamicBatching::default()),
+            Some(query) => SchedulingChoice::EnsembleScheduling(ModelEnsembling {
+                step: describe::steps(query.config()).map(step).collect(),
+            }),
+        }),
         parameters: parameters
             .map(|(name, string_value)| (name.to_owned(), ModelParameter { string_value }))
             .collect(),
@@ -229,7 +248,7 @@ fn trace(
         caller.check_admin()?;
     }
     if !request.model_name.is_empty() {
-        models::find(&services.engine, caller, &request.model_name, "")?;
+        models::find(services, caller, &request.model_name, "")?;
     }
     let given: Vec<_> = request.settings.into_iter().map(|(name, setting)| (name, setting.value)).collect();
     update_trace(&given)?;

@@ -133,7 +133,7 @@ fn list(
     let mut names: Vec<String> = ["", INFERENCE].map(String::from).to_vec();
     let mut withdrawn = services.engine.withdrawn();
     if let Ok(caller) = services.access.admit(peer.listener, head.0, head.1, Permission::Use) {
-        let found = models::find_all(&services.engine, &caller, "", "")?;
+        let found = models::find_all(services, &caller, "", "")?;
         if found.len() > MAX_LISTED {
             let message =
                 format!("{} models are served; List answers for {MAX_LISTED}, use Check", found.len());

@@ -36,16 +36,16 @@ pub(super) async fn infer(
     mut bounds: ReadBounds,
 ) -> Result<(ModelInferResponse, MemoryLease), Problem> {
     let InferMessage { request, .. } = &message;
-    let found = models::find(&services.engine, caller, &request.model_name, &request.model_version)?;
+    let found = models::find(services, caller, &request.model_name, &request.model_version)?;
     let model = &found;
     let mut record = services.accounting.begin(model, Call::Grpc, span);
     services.shared.call_hook(&model.name);
     deadline.limit_class(caller.highest_class());
     let regions = services.access.regions(caller, &services.shared);
     let result = async {
-        let most_rows = services.engine.most_rows(model.id);
+        let most_rows = models::most_rows(services, model);
         let inference = parse(message, deadline, model, regions, most_rows, &mut bounds).await?;
-        let answered = run(&services.engine, inference, bounds.memory, &mut record).await?;
+        let answered = run(services, model, inference, bounds.memory, &mut record).await?;
         answer(answered, &Slices::on_core()).await
     }
     .await;
@@ -81,7 +81,7 @@ pub(super) async fn parse<'m>(
         let message = format!("raw_input_contents has {} more tensors than there are inputs for", raw.len());
         return Err(Problem::bad(message));
     }
-    let inputs = Inputs::new(model, given, regions, most_rows, bounds).await?;
+    let inputs = Inputs::new(model, deadline.application(), given, regions, most_rows, bounds).await?;
     let requested = request.outputs.iter().map(requested).collect::<Result<Vec<_>, Problem>>()?;
     let chosen = choose(&inputs.target.own, requested, Format::Binary, inputs.rows.count, regions)?;
     Ok(Inference { id: request.id, inputs, chosen, deadline })

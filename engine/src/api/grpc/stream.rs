@@ -49,6 +49,8 @@ pub(super) struct StreamClient {
     pub(super) ordered: bool,
     /// The deadline header, which applies to each request.
     pub(super) deadline: Option<Vec<u8>>,
+    /// The header `X-Application`, which holds for each of its requests that names no other.
+    pub(super) application: Option<Vec<u8>>,
     /// The span that the requests belong to.
     pub(super) span: Option<Parent>,
 }
@@ -287,6 +289,7 @@ async fn run(
     caller.count()?;
     let mut deadline = RequestDeadline::new();
     client.deadline.as_ref().map_or(Ok(()), |value| deadline.deadline_header(value))?;
+    client.application.as_ref().map_or(Ok(()), |value| deadline.application_header(value))?;
     infer(services, &caller, message, deadline, client.span.clone(), bounds).await
 }
 

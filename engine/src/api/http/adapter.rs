@@ -3,7 +3,7 @@
 use super::infer::InferCall;
 use super::routes::{MemoryKind, MemoryPart, ModelPart, Route};
 use super::{admin, infer};
-use crate::api::headers::{DEADLINE, OUTCOME};
+use crate::api::headers::{APPLICATION, DEADLINE, OUTCOME};
 use crate::api::inference::{Inference, RequestDeadline, run};
 use crate::api::net::compression::Coding;
 use crate::api::net::large_buffers::{let_go, shared};
@@ -148,7 +148,7 @@ async fn model(
     part: ModelPart,
     (request, peer): (Request<Incoming>, &Peer),
 ) -> Result<ApiResponse, Problem> {
-    let model = models::find(&services.engine, caller, name, version).map_err(|problem| match part {
+    let model = models::find(services, caller, name, version).map_err(|problem| match part {
         // As Triton answers: what is asked for is known, and the model is not ready.
         ModelPart::Ready if problem.status == StatusCode::NOT_FOUND => Problem::bad(problem.message),
         _ => problem,
@@ -234,11 +234,11 @@ async fn try_infer<'m: 'r, 'r>(
     let coding = coding(&head.headers)?;
     let (body, mut bounds) = services.bodies.read(&head.headers, body, &peer.in_flight).await?;
     let body = unpacked(coding, body, &mut bounds).await?;
-    let most_rows = services.engine.most_rows(model.id);
+    let most_rows = models::most_rows(services, model);
     let regions = services.access.regions(caller, &services.shared);
     let call = InferCall { headers: &head.headers, body, deadline, model, regions, most_rows };
     let inference = infer::parse(call, &mut bounds).await?;
-    let answered = run(&services.engine, inference, bounds.memory, record).await?;
+    let answered = run(services, model, inference, bounds.memory, record).await?;
     let slices = Slices::on_core();
     let (body, json_bytes) = infer::answer(&answered, &slices).await?;
     drop(answered);
@@ -265,6 +265,7 @@ pub(in crate::api) async fn read<'m>(
 fn deadline(headers: &HeaderMap) -> Result<RequestDeadline, Problem> {
     let mut deadline = RequestDeadline::new();
     headers.get(DEADLINE).map_or(Ok(()), |value| deadline.deadline_header(value.as_bytes()))?;
+    headers.get(APPLICATION).map_or(Ok(()), |value| deadline.application_header(value.as_bytes()))?;
     Ok(deadline)
 }
 

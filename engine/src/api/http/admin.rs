@@ -3,7 +3,8 @@
 use crate::api::problem::{Problem, quoted, shortened};
 use crate::api::services::CoreServices;
 use crate::api::services::access::Caller;
-use crate::api::services::describe::DescribedTensor;
+use crate::api::services::describe::{DescribedTensor, EnsembleStep};
+use crate::api::services::models::FoundModel;
 use crate::api::services::settings::{SettingValue, TRACE, update_trace as set_trace};
 use crate::api::services::shared_memory::{Regions, SharedMemoryRegion};
 use crate::api::services::statistics::{BatchStatistics, ModelStatistics, TimeSum};
@@ -39,7 +40,7 @@ pub(super) fn model_metadata(services: &CoreServices, model: &ModelInfo) -> Vec<
     let tensor = |of: DescribedTensor<'_>| json!({ "name": of.spec.name, "datatype": of.spec.datatype.name(), "shape": of.whole_shape() });
     bytes(&json!({
         "name": model.name,
-        "versions": models::versions(&services.engine, &model.name),
+        "versions": models::versions(services, &model.name),
         "platform": model.platform,
         "inputs": describe::inputs(model).into_iter().map(tensor).collect::<Vec<_>>(),
         "outputs": describe::outputs(model).into_iter().map(tensor).collect::<Vec<_>>(),
@@ -47,23 +48,31 @@ pub(super) fn model_metadata(services: &CoreServices, model: &ModelInfo) -> Vec<
 }
 
 /// Returns the body of `GET /v2/models/NAME/config`.
-pub(super) fn model_config(model: &ModelInfo) -> Vec<u8> {
+pub(super) fn model_config(model: &FoundModel) -> Vec<u8> {
     let tensor = |of: DescribedTensor<'_>| json!({ "name": of.spec.name, "data_type": describe::config_type(of.spec), "dims": of.dimensions });
     let parameters: Map<String, Value> = describe::parameters(model)
         .into_iter()
         .map(|(name, value)| (name.to_owned(), json!({ "string_value": value })))
         .collect();
-    bytes(&json!({
+    let mut config = json!({
         "name": model.name,
         "platform": model.platform,
         "backend": describe::NAME,
         "max_batch_size": describe::max_batch_size(model),
         "input": describe::inputs(model).into_iter().map(tensor).collect::<Vec<_>>(),
         "output": describe::outputs(model).into_iter().map(tensor).collect::<Vec<_>>(),
-        "dynamic_batching": {},
         "instance_group": [],
         "parameters": parameters,
-    }))
+    });
+    let step = |step: EnsembleStep<'_>| json!({ "model_name": step.model, "model_version": step.version, "input_map": step.input_map, "output_map": step.output_map });
+    match model.query() {
+        None => config["dynamic_batching"] = json!({}),
+        Some(query) => {
+            let steps: Vec<Value> = describe::steps(query.config()).map(step).collect();
+            config["ensemble_scheduling"] = json!({ "step": steps });
+        }
+    }
+    bytes(&config)
 }
 
 /// Returns the body of `GET /v2/models[/NAME]/stats`.
@@ -77,9 +86,9 @@ pub(super) fn statistics(
 ) -> Result<Vec<u8>, Problem> {
     let all = &services.shared.statistics;
     let table = services.engine.models();
-    let models = models::find_all(&services.engine, caller, name, version)?.into_iter();
+    let models = models::find_all(services, caller, name, version)?.into_iter();
     let models: Vec<Value> =
-        models.map(|model| model_statistics(&model, &all.of(model.classes(&table)))).collect();
+        models.map(|model| model_statistics(&model, &all.of_model(&model, &table))).collect();
     Ok(bytes(&json!({ "model_stats": models })))
 }
 

@@ -47,6 +47,8 @@ struct RequestParameters<'a> {
     deadline: Option<&'a RawValue>,
     #[serde(borrow)]
     sequence_id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    application: Option<&'a RawValue>,
     binary_data_output: Option<bool>,
 }
 
@@ -130,6 +132,7 @@ pub(super) async fn parse<'m>(
         ("priority", parameters.priority),
         ("deadline", parameters.deadline),
         ("sequence_id", parameters.sequence_id),
+        ("application", parameters.application),
     ] {
         if let Some(value) = value {
             deadline.parameter(name, &parameter_value(value))?;
@@ -146,7 +149,7 @@ pub(super) async fn parse<'m>(
         let message = format!("{} bytes of binary data are left over after all inputs", raw.len());
         return Err(Problem::bad(message));
     }
-    let inputs = Inputs::new(model, given, regions, most_rows, bounds).await?;
+    let inputs = Inputs::new(model, deadline.application(), given, regions, most_rows, bounds).await?;
     let otherwise = format(parameters.binary_data_output);
     let outputs = body.outputs.unwrap_or_default().0;
     let requested =
@@ -182,7 +185,7 @@ async fn raw_input<'m>(
     }
     let (name, datatype, data) = (&spec.name, spec.datatype.name(), InputData::Wire(wire));
     let given = [GivenInput { name, datatype, shape: &shape, data }];
-    let inputs = Inputs::new(model, given, regions, 1, bounds).await?;
+    let inputs = Inputs::new(model, deadline.application(), given, regions, 1, bounds).await?;
     let chosen = choose(&inputs.target.own, [], Format::Binary, 1, regions)?;
     Ok(Inference { id: String::new(), inputs, chosen, deadline })
 }

@@ -1,7 +1,7 @@
 //! The answer to an infer request, without its protocol.
 
 use super::inputs::Rows;
-use super::outputs::{self, AnswerTensor, AnswerTimes, ChosenOutput};
+use super::outputs::{self, AnswerTensor, AnswerTimes, ChosenOutput, StageParameters};
 use super::target::Target;
 use crate::api::net::large_buffers::shared;
 use crate::api::net::memory::MemoryLease;
@@ -36,6 +36,11 @@ impl<'m> InferAnswer<'m> {
     ) -> InferAnswer<'m> {
         let times = AnswerTimes::of(&reply);
         InferAnswer { id, times, target, chosen, rows, output: shared(reply.output), memory }
+    }
+
+    /// Adds the times of the stages of a query, which it answers.
+    pub(super) fn with_stages(self, stages: Vec<StageParameters>) -> InferAnswer<'m> {
+        InferAnswer { times: self.times.with_stages(stages), ..self }
     }
 
     /// Returns the model that answered.

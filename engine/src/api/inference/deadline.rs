@@ -1,7 +1,7 @@
-//! The deadline and the class of an infer request. A client gives the deadline in gRPC's
-//! `grpc-timeout`, in `parameters.timeout` or in the header `X-Request-Deadline-Ms`; the tightest
-//! of these and of the model's SLO counts. `parameters.deadline = "none"`, or `none` in the header,
-//! asks for no deadline.
+//! The deadline, the class and the application of an infer request. A client gives the deadline in
+//! gRPC's `grpc-timeout`, in `parameters.timeout` or in the header `X-Request-Deadline-Ms`; the
+//! tightest of these and of the model's SLO counts. `parameters.deadline = "none"`, or `none` in
+//! the header, asks for no deadline.
 
 use crate::api::problem::{Problem, shortened};
 use crate::runtime::frontend::{Class, Due, ModelInfo};
@@ -30,8 +30,8 @@ impl ParameterValue {
     }
 }
 
-/// The deadline and the class of one request, as far as they are given.
-#[derive(Clone, Copy, Debug)]
+/// The deadline, the class and the application of one request, as far as they are given.
+#[derive(Clone, Debug)]
 pub(in crate::api) struct RequestDeadline {
     /// The time at which the request's head was complete.
     start: Instant,
@@ -44,13 +44,22 @@ pub(in crate::api) struct RequestDeadline {
     class: Option<Class>,
     /// The highest class in which the request may be served.
     highest: Class,
+    application: Option<Box<str>>,
 }
 
 impl RequestDeadline {
     /// Creates the deadline of a request whose head is complete now, with nothing given.
     pub(in crate::api) fn new() -> RequestDeadline {
         let (start, highest) = (Instant::now(), Class::HIGHEST);
-        RequestDeadline { start, timeout: None, patience: None, never: false, class: None, highest }
+        RequestDeadline {
+            start,
+            timeout: None,
+            patience: None,
+            never: false,
+            class: None,
+            highest,
+            application: None,
+        }
     }
 
     /// Lets the request be served in no class above `highest`.
@@ -77,12 +86,27 @@ impl RequestDeadline {
         Ok(())
     }
 
+    /// Applies the header `X-Application`, unless a parameter names another.
+    ///
+    /// Errors: 400 if it is no text.
+    pub(in crate::api) fn application_header(&mut self, value: &[u8]) -> Result<(), Problem> {
+        let name = std::str::from_utf8(value).map_err(|_| Problem::bad("X-Application is not UTF-8"))?;
+        self.application = Some(name.trim().into());
+        Ok(())
+    }
+
+    /// Returns the name of the application that the client asked for.
+    pub(in crate::api) fn application(&self) -> Option<&str> {
+        self.application.as_deref()
+    }
+
     /// Applies a time that counts from the request's head.
     pub(in crate::api) fn within(&mut self, time: Nanos) {
         self.patience = Some(self.patience.map_or(time, |other| other.min(time)));
     }
 
-    /// Applies the parameter of this name, if it is about the deadline or the class.
+    /// Applies the parameter of this name, if it is about the deadline, the class or the
+    /// application.
     ///
     /// Errors: 400 if its value makes no sense.
     pub(in crate::api) fn parameter(&mut self, name: &str, value: &ParameterValue) -> Result<(), Problem> {
@@ -90,6 +114,7 @@ impl RequestDeadline {
             "timeout" => self.timeout = timeout(value)?,
             "priority" => self.class = class(value)?,
             "deadline" => self.never |= never(value)?,
+            "application" => self.application = Some(application(value)?),
             "sequence_id" if !is_no_sequence(value) => {
                 let message =
                     "parameters.sequence_id is given, but no model here keeps state over a sequence";
@@ -157,6 +182,13 @@ fn class(value: &ParameterValue) -> Result<Option<Class>, Problem> {
     }
 }
 
+fn application(value: &ParameterValue) -> Result<Box<str>, Problem> {
+    match value {
+        ParameterValue::Text(name) => Ok(name.as_str().into()),
+        _ => Err(Problem::bad("parameters.application must be a string, the name of an application")),
+    }
+}
+
 fn never(value: &ParameterValue) -> Result<bool, Problem> {
     match value {
         ParameterValue::Text(text) if text == "none" => Ok(true),
@@ -190,6 +222,7 @@ mod tests {
             signature: Signature::default(),
             defaults: Default::default(),
             sizes: None,
+            application: None,
             slo: ms(25),
             max_batch: 8,
             profile: symphony_scheduler::profile::Profile::of_nothing().into(),
@@ -242,6 +275,7 @@ mod tests {
             ("priority", number(-1)),
             ("deadline", ParameterValue::Text("never".into())),
             ("sequence_id", number(7)),
+            ("application", number(1)),
         ] {
             let message = deadline.parameter(name, &value).unwrap_err().message;
             assert!(message.contains(&format!("parameters.{name}")), "{message}");

@@ -75,12 +75,14 @@ pub(in crate::api) struct Inputs<'m> {
 }
 
 impl<'m> Inputs<'m> {
-    /// Checks `given` against `found`. A request has at most `most_rows` rows.
+    /// Checks `given` against `found`, for a request of this application, if it names one, and of
+    /// at most `most_rows` rows.
     ///
     /// Errors: 400 with what was wrong, where, and what would be right; 413 or 429 if the elements
     /// take too much memory.
     pub(in crate::api) async fn new<'a>(
         found: &'m FoundModel,
+        application: Option<&str>,
         given: impl IntoIterator<Item = GivenInput<'a>>,
         regions: &Regions,
         most_rows: usize,
@@ -98,7 +100,7 @@ impl<'m> Inputs<'m> {
             }
         }
         let shapes = by_input.iter().map(|given| given.as_ref().map(|given| given.shape));
-        let target = Target::of(found, shapes)?;
+        let target = Target::of(found, application, shapes)?;
         let sources = Vec::with_capacity(specs.len());
         let mut inputs = Inputs { target, rows: Rows { count: 1, batched: false }, sources };
         let mut checked = 0;
@@ -183,7 +185,7 @@ impl RowSource {
 }
 
 /// Fills `to` with an element, with zeros where it has no bytes, in slices.
-async fn pad(to: &mut [u8], element: &[u8], slices: &Slices) {
+pub(super) async fn pad(to: &mut [u8], element: &[u8], slices: &Slices) {
     for piece in to.chunks_mut(COPY_PIECE) {
         match element.iter().all(|&byte| byte == 0) {
             true => piece.fill(0),

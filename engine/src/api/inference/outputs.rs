@@ -272,26 +272,62 @@ async fn gathered(target: &Target<'_>, at: usize, rows: usize, all: &Bytes, slic
 }
 
 /// The times of a request's events, its batch and its GPU: the parameters of its answer.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::api) struct AnswerTimes([(&'static str, u64); 7]);
+#[derive(Clone, Debug)]
+pub(in crate::api) struct AnswerTimes {
+    whole: [(&'static str, u64); PARAMETERS],
+    /// The times of the stages, if it was a query.
+    stages: Vec<StageParameters>,
+}
+
+/// The number of parameters of an answer, or of a stage of a query.
+const PARAMETERS: usize = 7;
+
+/// The number of those that a query has itself: it has neither a batch nor a GPU.
+const PARAMETERS_OF_QUERY: usize = 5;
+
+/// The times of a stage of a query, each with its parameter's name, `STAGE.queued_us` and so on.
+#[derive(Clone, Debug)]
+pub(in crate::api) struct StageParameters([(String, u64); PARAMETERS]);
+
+impl StageParameters {
+    /// Returns the times of a stage of this name, in microseconds since its query `began`.
+    pub(super) fn of(name: &str, began: Nanos, reply: &EngineReply) -> StageParameters {
+        StageParameters(
+            parameters(began, reply).map(|(parameter, value)| (format!("{name}.{parameter}"), value)),
+        )
+    }
+}
+
+/// Returns the parameters of a reply, times in microseconds since `began`.
+fn parameters(began: Nanos, reply: &EngineReply) -> [(&'static str, u64); PARAMETERS] {
+    let since = |at: Nanos| (at - began).0 / 1_000;
+    [
+        ("queued_us", since(reply.timeline.arrival)),
+        ("batched_us", since(reply.timeline.batched)),
+        ("started_us", since(reply.timeline.started)),
+        ("finished_us", since(reply.timeline.finished)),
+        ("answered_us", since(reply.timeline.answered)),
+        ("batch_size", reply.batch_size.into()),
+        ("gpu", reply.gpu.0.into()),
+    ]
+}
 
 impl AnswerTimes {
     /// Returns the times of `reply`, in microseconds since the request was queued.
     pub(in crate::api) fn of(reply: &EngineReply) -> AnswerTimes {
-        let since = |at: Nanos| (at - reply.timeline.arrival).0 / 1_000;
-        AnswerTimes([
-            ("queued_us", 0),
-            ("batched_us", since(reply.timeline.batched)),
-            ("started_us", since(reply.timeline.started)),
-            ("finished_us", since(reply.timeline.finished)),
-            ("answered_us", since(reply.timeline.answered)),
-            ("batch_size", reply.batch_size.into()),
-            ("gpu", reply.gpu.0.into()),
-        ])
+        AnswerTimes { whole: parameters(reply.timeline.arrival, reply), stages: Vec::new() }
+    }
+
+    /// Adds the times of a query's stages.
+    pub(super) fn with_stages(self, stages: Vec<StageParameters>) -> AnswerTimes {
+        AnswerTimes { stages, ..self }
     }
 
     /// Iterates over names and values.
-    pub(in crate::api) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.0.into_iter()
+    pub(in crate::api) fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
+        let own = if self.stages.is_empty() { PARAMETERS } else { PARAMETERS_OF_QUERY };
+        let stages = self.stages.iter().flat_map(|stage| &stage.0);
+        let whole = self.whole[..own].iter().map(|&(name, value)| (name, value));
+        whole.chain(stages.map(|(name, value)| (name.as_str(), *value)))
     }
 }

@@ -1,6 +1,6 @@
-//! What a request is for: the model, or of a model in size classes the class that its sizes need,
-//! and the tensors that it then has. The rows of a class are as large as the class says; those of
-//! the request lie in their corners, in [runs](Runs) of elements.
+//! What a request is for: the model, or of a model in classes the one that its application and its
+//! sizes need, and the tensors that it then has. The rows of a class are as large as the class
+//! says; those of the request lie in their corners, in [runs](Runs) of elements.
 
 use crate::api::problem::{Problem, quoted};
 use crate::api::services::models::FoundModel;
@@ -18,21 +18,27 @@ pub(in crate::api) struct Target<'m> {
 }
 
 impl<'m> Target<'m> {
-    /// Returns the target of a request for `found` whose inputs, in the signature's order, have
-    /// these shapes, with the batch dimension or without; `None` for an input that is not given.
+    /// Returns the target of a request for `found`, of this application if it names one, whose
+    /// inputs, in the signature's order, have these shapes, with the batch dimension or without;
+    /// `None` for an input that is not given.
     ///
-    /// Errors: 400 if the shape of an input does not fit the model, two disagree on a size, or
-    /// a size is larger than any that is served.
+    /// Errors: 400 if the model has no such application, the shape of an input does not fit the
+    /// model, two disagree on a size, or a size is larger than any that is served.
     pub(super) fn of<'a>(
         found: &'m FoundModel,
+        application: Option<&str>,
         given: impl Iterator<Item = Option<&'a [i64]>>,
     ) -> Result<Target<'m>, Problem> {
         let model: &ModelInfo = found;
+        let application = found.application(application)?;
         let Some(classes) = &model.sizes else {
+            // The application is one that is served.
+            let model = model.class_for(found.table(), &[], application).unwrap_or(model);
             return Ok(Target { model, own: Cow::Borrowed(&model.signature) });
         };
         let sizes = sizes(classes, &model.signature, given)?;
-        let class = model.class_for(found.table(), &sizes).ok_or_else(|| too_large(classes, &sizes))?;
+        let class = model.class_for(found.table(), &sizes, application);
+        let class = class.ok_or_else(|| too_large(classes, &sizes))?;
         let own = match classes.of(class.id) {
             Some(of_class) if of_class == sizes => Cow::Borrowed(&class.signature),
             _ => Cow::Owned(classes.own_tensors(&class.signature, &sizes)),

@@ -98,6 +98,11 @@ impl Caller {
         of_token.unwrap_or(Class::HIGHEST)
     }
 
+    /// Returns the application of its requests that name none.
+    pub(in crate::api) fn application(&self) -> Option<Arc<str>> {
+        self.token().and_then(|token| token.grant.application.clone())
+    }
+
     /// Checks that it may make calls that need this permission.
     ///
     /// Errors: 403, with the address that answers them or the tokens that permit them.

@@ -3,6 +3,7 @@
 use super::access::AccessControl;
 use super::accounting::InferAccounting;
 use super::engine_client::EngineClient;
+use super::queries::CoreQueries;
 use super::shared::SharedState;
 use crate::api::net::body::BodyBudget;
 use crate::api::net::idle_streams::IdleStreams;
@@ -16,6 +17,8 @@ use std::time::Duration;
 pub(in crate::api) struct CoreServices {
     /// The way to the engine.
     pub(in crate::api) engine: EngineClient,
+    /// The queries, which are called as models.
+    pub(in crate::api) queries: CoreQueries,
     /// The rules about which client may make which call.
     pub(in crate::api) access: AccessControl,
     /// The memory for request bodies.

@@ -1,7 +1,9 @@
 //! Descriptions of the server and of its models, without a protocol's form.
 
+use crate::config::{QueryConfig, TensorLink};
 use crate::control::{IndexEntry, State};
 use crate::runtime::frontend::{ModelInfo, TensorDimension};
+use std::collections::BTreeMap;
 use symphony_gpu::TensorSpec;
 
 /// The server's name.
@@ -103,6 +105,31 @@ pub(in crate::api) fn parameters(model: &ModelInfo) -> Vec<(&'static str, String
         parameters.push(("size_classes", classes.sizes().map(text).collect::<Vec<_>>().join("; ")));
     }
     parameters
+}
+
+/// A stage of a query in Triton's terms: a step of its `ensemble_scheduling`.
+pub(in crate::api) struct EnsembleStep<'q> {
+    /// The name of the model.
+    pub(in crate::api) model: &'q str,
+    /// The model's version; -1 for the newest.
+    pub(in crate::api) version: i64,
+    /// The tensors of the query by the model's inputs.
+    pub(in crate::api) input_map: BTreeMap<&'q str, &'q str>,
+    /// The tensors of the query by the model's outputs.
+    pub(in crate::api) output_map: BTreeMap<&'q str, &'q str>,
+}
+
+/// Returns the steps of a query.
+pub(in crate::api) fn steps(query: &QueryConfig) -> impl Iterator<Item = EnsembleStep<'_>> {
+    fn map(links: &[TensorLink]) -> BTreeMap<&str, &str> {
+        links.iter().map(|link| (link.of_model.as_str(), link.tensor.as_str())).collect()
+    }
+    query.stages.iter().map(|stage| EnsembleStep {
+        model: &stage.model,
+        version: stage.version.map_or(-1, |version| i64::try_from(version).unwrap_or(i64::MAX)),
+        input_map: map(&stage.inputs),
+        output_map: map(&stage.outputs),
+    })
 }
 
 /// Returns the version, empty for none, and the state of a model in the repository, in Triton's

@@ -30,6 +30,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
+use symphony_transport::Nanos;
 use symphony_transport::doorbell::Sleeper;
 use symphony_transport::message::{GpuId, ModelId};
 use symphony_transport::slab::{SlabView, SlotGuard, SlotId};
@@ -237,6 +238,11 @@ impl EngineClient {
     /// Returns the versions that were withdrawn for a fault.
     pub(in crate::api) fn withdrawn(&self) -> Vec<Withdrawal> {
         self.frontend.borrow().model_table().withdrawn()
+    }
+
+    /// Returns the engine's time.
+    pub(in crate::api) fn now(&self) -> Nanos {
+        self.frontend.borrow().clock().now()
     }
 
     /// Returns the number of requests sent and not yet answered, withdrawn ones included.

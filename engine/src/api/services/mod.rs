@@ -14,6 +14,7 @@ pub(super) mod describe;
 pub(super) mod engine_client;
 pub(super) mod models;
 pub(super) mod origin;
+pub(super) mod queries;
 pub(super) mod repository;
 pub(super) mod settings;
 mod shared;

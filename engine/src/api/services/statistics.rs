@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use symphony_transport::Nanos;
-use symphony_transport::message::Ending;
+use symphony_transport::message::{Ending, ModelId};
 
 /// The number of events of a kind, and the sum of their durations.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
@@ -146,10 +146,10 @@ impl SlotStatistics {
 /// The statistics of one API core. Only its thread writes, so the lock is free unless a client
 /// reads the statistics.
 #[derive(Clone, Default, Debug)]
-pub(in crate::api) struct CoreStatistics(Arc<Mutex<Vec<SlotStatistics>>>);
+pub(in crate::api) struct CoreStatistics(Arc<Mutex<BTreeMap<ModelId, SlotStatistics>>>);
 
 impl CoreStatistics {
-    fn model_slots(&self) -> MutexGuard<'_, Vec<SlotStatistics>> {
+    fn model_slots(&self) -> MutexGuard<'_, BTreeMap<ModelId, SlotStatistics>> {
         // A panic while counting leaves a count off by one at the worst.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -157,11 +157,7 @@ impl CoreStatistics {
     /// Counts a request of `rows` rows that the engine accepted and has answered.
     pub(in crate::api) fn count(&self, model: &ModelInfo, rows: usize, reply: &EngineReply) {
         let mut slots = self.model_slots();
-        let at = model.id.0 as usize;
-        if at >= slots.len() {
-            slots.resize_with(at + 1, SlotStatistics::default);
-        }
-        let slot = &mut slots[at];
+        let slot = slots.entry(model.id).or_default();
         if !slot.is_of(model) {
             let statistics = ModelStatistics::default();
             *slot = SlotStatistics { name: model.name.clone(), version: model.version, statistics };
@@ -186,15 +182,20 @@ impl Statistics {
         core
     }
 
+    /// Returns the statistics of a model of `table`, or of a query, summed over all cores.
+    pub(in crate::api) fn of_model(&self, model: &ModelInfo, table: &[ModelInfo]) -> ModelStatistics {
+        if model.is_query() { self.of(std::iter::once(model)) } else { self.of(model.classes(table)) }
+    }
+
     /// Returns the statistics of one model, given by its size classes or itself, summed over all
     /// cores.
-    pub(in crate::api) fn of<'m>(&self, classes: impl Iterator<Item = &'m ModelInfo>) -> ModelStatistics {
+    fn of<'m>(&self, classes: impl Iterator<Item = &'m ModelInfo>) -> ModelStatistics {
         let mut sum = ModelStatistics::default();
         let cores = self.cores();
         for model in classes {
             for core in &*cores {
                 let slots = core.model_slots();
-                let slot = slots.get(model.id.0 as usize).filter(|slot| slot.is_of(model));
+                let slot = slots.get(&model.id).filter(|slot| slot.is_of(model));
                 slot.iter().for_each(|slot| sum.merge(&slot.statistics));
             }
         }
@@ -207,7 +208,7 @@ mod tests {
     use super::*;
     use crate::runtime::frontend::{Class, SlotState};
     use symphony_gpu::Signature;
-    use symphony_transport::message::{GpuId, ModelId};
+    use symphony_transport::message::GpuId;
 
     fn reply(outcome: Outcome, batch_size: u32) -> EngineReply {
         EngineReply {
@@ -235,6 +236,7 @@ mod tests {
             signature: Signature::default(),
             defaults: Default::default(),
             sizes: None,
+            application: None,
             slo: Nanos(8_000),
             max_batch: 8,
             profile: symphony_scheduler::profile::Profile::of_nothing().into(),

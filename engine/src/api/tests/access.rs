@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 fn token(name: &str, models: &[&str], rate: Option<TokenRate>, role: TokenRole) -> TokenGrant {
     let fingerprint = Fingerprint::of(format!("token-of-{name}").as_bytes());
     let models = models.iter().map(|model| model.to_string()).collect();
-    TokenGrant { name: name.into(), fingerprint, models, rate, role, priority: 0 }
+    TokenGrant { name: name.into(), fingerprint, models, rate, role, priority: 0, application: None }
 }
 
 impl Client {

@@ -6,11 +6,13 @@
 //! | `model.rs` | a model: its name, SLO, batch limit and priority |
 //! | `source.rs` | an ONNX file and what its tensors hold, or the signature of an emulated model |
 //! | `sizes.rs` | sizes, or buckets of sizes, of dynamic dimensions in an ONNX file |
+//! | `applications.rs` | kinds of requests whose run times differ |
 //! | `tensors.rs` | the tensors of an emulated model |
 //! | `profile.rs` | l(b): measured at load, a CSV file, or linear |
 //! | `declared.rs` | the tensors that a `config.pbtxt` declares |
 //! | `warmup.rs` | the requests by which a `config.pbtxt` warms the model up |
 
+mod applications;
 mod declared;
 mod model;
 mod profile;
@@ -19,6 +21,7 @@ mod source;
 mod tensors;
 mod warmup;
 
+pub use applications::ServedApplication;
 pub use declared::{DeclaredTensor, DeclaredTensors};
 pub use model::{ModelConfig, ModelLocations};
 pub use profile::ProfileSource;
@@ -26,6 +29,7 @@ pub use sizes::{DimensionBuckets, InputPadding, PadWith, VariableDimensions};
 pub use source::{FileContents, ModelSource};
 pub use warmup::{WarmupData, WarmupInput, WarmupSample};
 
+pub(super) use applications::read_application_name;
 pub(super) use model::{is_model_name, read_models};
 pub(super) use profile::{ClassProfile, limit_batch, read_profiles, read_rolling};
 pub(super) use sizes::{Sizes, read_sizes};

@@ -1,5 +1,6 @@
 //! One table of `[[models]]`: a model to serve.
 
+use super::applications::ServedApplication;
 use super::declared::DeclaredTensors;
 use super::profile::{ClassProfile, ProfileSource, limit_batch, read_profiles, read_rolling};
 use super::sizes::{DimensionBuckets, PadWith, Sizes, VariableDimensions, read_sizes};
@@ -15,7 +16,7 @@ use symphony_gpu::Signature;
 use symphony_scheduler::limits;
 use symphony_transport::Nanos;
 
-/// A model to serve, or a size class of one.
+/// A model to serve, or of one in classes the class of a size and an application.
 #[derive(Clone, Debug)]
 pub struct ModelConfig {
     /// The name, which needs no escape in a URL's path.
@@ -27,6 +28,9 @@ pub struct ModelConfig {
     /// The dimensions for which the model is served in size classes, of which this is one: its
     /// sizes are those of `source`. All classes of a model follow one another.
     pub variable: Option<Arc<VariableDimensions>>,
+    /// The application whose requests these are, of a model that has several. Classes of equal
+    /// sizes follow one another, in the order of their applications.
+    pub application: Option<ServedApplication>,
     /// The latency promised.
     pub slo: Nanos,
     /// The largest batch.
@@ -60,12 +64,19 @@ impl ModelConfig {
         diagnostics
     }
 
-    /// Returns the name, with the sizes of the size class if it is one: `encoder (sequence=128)`.
+    /// Returns the name, with what makes it a class if it is one: `encoder (sequence=128, chat)`.
     pub fn label(&self) -> String {
-        let Some(variable) = &self.variable else { return self.name.clone() };
-        let sizes = variable.dimensions.iter().zip(self.class_sizes());
-        let sizes: Vec<String> = sizes.map(|(of, size)| format!("{}={size}", of.dimension)).collect();
-        format!("{} ({})", self.name, sizes.join(","))
+        let dimensions = self.variable.iter().flat_map(|variable| &variable.dimensions);
+        let sizes: Vec<String> =
+            dimensions.zip(self.class_sizes()).map(|(of, size)| format!("{}={size}", of.dimension)).collect();
+        let application = self.application.as_ref().map(|of| of.name.to_string());
+        let of_class: Vec<String> =
+            (!sizes.is_empty()).then(|| sizes.join(",")).into_iter().chain(application).collect();
+        if of_class.is_empty() {
+            self.name.clone()
+        } else {
+            format!("{} ({})", self.name, of_class.join(", "))
+        }
     }
 
     /// Returns the size of each dimension with buckets, if the model is a size class.
@@ -77,15 +88,22 @@ impl ModelConfig {
         variable.dimensions.iter().map(size).collect()
     }
 
-    /// Returns true if the profile follows the batches that run: one that was measured does, unless
-    /// the configuration says otherwise.
+    /// Returns true if the profile follows the batches that run: one that was measured does, and an
+    /// application's, unless the configuration says otherwise.
     pub fn rolls(&self) -> bool {
-        self.rolling.unwrap_or(self.profile == ProfileSource::Measure)
+        self.rolling.unwrap_or(self.profile == ProfileSource::Measure || self.application.is_some())
     }
 
-    /// Returns true if `other` is a size class of the same model.
+    /// Returns true if `other` is a class of the same model.
     pub fn is_class_beside(&self, other: &ModelConfig) -> bool {
-        self.variable.is_some() && (&self.name, self.version) == (&other.name, other.version)
+        let has_classes = self.variable.is_some() || self.application.is_some();
+        has_classes && (&self.name, self.version) == (&other.name, other.version)
+    }
+
+    /// Returns true if the same file is loaded as for the class before it, which is of another
+    /// application.
+    pub fn shares_file(&self) -> bool {
+        self.application.as_ref().is_some_and(|of| of.at > 0)
     }
 }
 
@@ -137,6 +155,7 @@ fn read_model(table: &TomlTable<'_>, kinds: &ExecutorKinds) -> Option<(Location,
             "inputs",
             "outputs",
             "sizes",
+            "applications",
             "padding",
             "max_waste",
             "max_bytes",
@@ -169,13 +188,14 @@ fn read_model(table: &TomlTable<'_>, kinds: &ExecutorKinds) -> Option<(Location,
     };
     let (name, source, slo, priority, max_batch) = (name?, source?, slo?, priority? as u8, max_batch?);
     let rolling = rolling?;
-    let class = |ClassProfile { sizes, variable, profile }| {
+    let class = |ClassProfile { sizes, variable, application, profile }| {
         let (profile, max_batch) = limit_batch(profile, max_batch);
         ModelConfig {
             name: name.clone(),
             version: 1,
             source: source.with_sizes(sizes),
             variable,
+            application,
             slo,
             max_batch,
             priority,

@@ -1,6 +1,7 @@
 //! The key `profile` of a model: measured at load, a CSV file, or linear.
 
-use super::sizes::{Sizes, VariableDimensions};
+use super::applications::{ServedApplication, read_applications};
+use super::sizes::{MAX_SIZE_CLASSES, Sizes, VariableDimensions};
 use crate::config::diagnostics::Diagnostic;
 use crate::config::executors::ExecutorKind;
 use crate::config::linear_profile;
@@ -38,13 +39,16 @@ pub(in crate::config) fn limit_batch(profile: ProfileSource, asked: Option<usize
     }
 }
 
-/// The profile of a size class.
+/// The profile of a class in which a model is served: a size class, for an application.
+#[derive(Clone)]
 pub(in crate::config) struct ClassProfile {
     /// The sizes of all dynamic dimensions.
     pub(in crate::config) sizes: DimensionSizes,
     /// The dimensions with buckets, if there are any.
     pub(in crate::config) variable: Option<Arc<VariableDimensions>>,
-    /// The profile.
+    /// The application, if there are any.
+    pub(in crate::config) application: Option<ServedApplication>,
+    /// The profile; one that is to be measured is multiplied by the application's scale then.
     pub(in crate::config) profile: ProfileSource,
 }
 
@@ -57,21 +61,62 @@ pub(in crate::config) fn read_rolling(table: &TomlTable<'_>) -> Option<Option<bo
     }
 }
 
-/// Reads the profile of each size class; of the only one where no dimension has buckets.
+/// Reads the classes in which a model is served, with their profiles: each size class for each
+/// application, those of equal sizes one behind another; one where there is neither.
 pub(in crate::config) fn read_profiles(
     table: &TomlTable<'_>,
     kind: ExecutorKind,
     slo: Option<Nanos>,
     sizes: &Sizes,
 ) -> Option<Vec<ClassProfile>> {
+    let applications = read_applications(table);
     let variable = sizes.variable.as_ref();
     let read = |sizes: DimensionSizes| {
         let buckets = variable.map(|variable| ClassSizes { variable, sizes: &sizes });
         let profile = read_profile(table, kind, slo, buckets)?;
-        Some(ClassProfile { sizes, variable: variable.cloned(), profile })
+        Some(ClassProfile { sizes, variable: variable.cloned(), application: None, profile })
     };
     // A fault of one class is one of the next too, so the first that has one ends it.
-    sizes.classes().into_iter().map(read).collect()
+    let classes: Option<Vec<ClassProfile>> = sizes.classes().into_iter().map(read).collect();
+    let (classes, applications) = (classes?, applications?);
+    if applications.is_empty() {
+        return Some(classes);
+    }
+    let all = classes.len() * applications.len();
+    if all > MAX_SIZE_CLASSES {
+        let right = format!("at most {MAX_SIZE_CLASSES} are served: give fewer applications or buckets");
+        table.report("applications", format!("makes {all} classes, with those of sizes"), right);
+        return None;
+    }
+    let pairs = classes.iter().flat_map(|class| applications.iter().map(move |of| (class, of)));
+    pairs.map(|(class, application)| for_application(table, slo, class, application)).collect()
+}
+
+/// Returns a class for one application: a profile that is given is scaled.
+fn for_application(
+    table: &TomlTable<'_>,
+    slo: Option<Nanos>,
+    class: &ClassProfile,
+    application: &ServedApplication,
+) -> Option<ClassProfile> {
+    let profile = match &class.profile {
+        ProfileSource::Measure => ProfileSource::Measure,
+        ProfileSource::Given(profile) => {
+            let scaled = profile.times(application.scale);
+            let alone = scaled.latency(1);
+            if slo.is_some_and(|slo| alone > slo) {
+                let wrong = format!(
+                    "a request of \"{}\" alone takes {:.3} ms, more than slo_ms",
+                    application.name,
+                    alone.as_millis_f64()
+                );
+                table.report("applications", wrong, "lower its scale or the profile, or raise slo_ms");
+                return None;
+            }
+            ProfileSource::Given(scaled)
+        }
+    };
+    Some(ClassProfile { application: Some(application.clone()), profile, ..class.clone() })
 }
 
 /// The sizes of a size class.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use symphony_gpu::import::DimensionSizes;
 
 /// The most size classes of a model: each is loaded, and measured, by itself.
-const MAX_SIZE_CLASSES: usize = 64;
+pub(super) const MAX_SIZE_CLASSES: usize = 64;
 
 /// The share of a batch's time that padding to the next size class may cost, unless `max_waste`
 /// says otherwise.

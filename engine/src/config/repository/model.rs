@@ -124,6 +124,7 @@ impl VersionReader<'_> {
             version,
             source: self.onnx(of_version, executor, FileContents::default())?,
             variable: None,
+            application: None,
             slo,
             max_batch: self.triton.max_batch.unwrap_or(max_batch),
             priority: self.triton.class.unwrap_or_default().number(),
@@ -200,13 +201,14 @@ impl VersionReader<'_> {
             _ => self.triton.declared.clone(),
         };
         let (source, slo, priority, rolling) = (source?, slo?, priority? as u8, rolling?);
-        let class = |ClassProfile { sizes, variable, profile }| {
+        let class = |ClassProfile { sizes, variable, application, profile }| {
             let (profile, max_batch) = limit_batch(profile, asked);
             ModelConfig {
                 name: self.name.to_owned(),
                 version,
                 source: source.with_sizes(sizes),
                 variable,
+                application,
                 slo,
                 max_batch,
                 priority,

@@ -27,7 +27,7 @@ const BATCHES: &str = "batches form by deadlines here: set slo_ms in model.toml"
 pub(in crate::config) const PASSED_OVER: [(&str, &str); 18] = [
     ("dynamic_batching", BATCHES),
     ("sequence_batching", "requests are independent of each other here"),
-    ("ensemble_scheduling", "there are no ensembles here"),
+    ("ensemble_scheduling", "graphs of models are [[queries]] of CONFIG"),
     ("instance_group", "what runs models is [[executors]] of CONFIG"),
     ("optimization", "the executor chooses for itself"),
     ("runtime", "the executor is set in model.toml"),

@@ -105,8 +105,12 @@ fn every_key_of_config_is_in_the_documents_and_the_reverse() {
          sizes = [{{ dimension = \"d\", buckets = [4, 8], qqqqqqqq = 1 }}]\n\
          padding = [{{ input = \"x\", value = 1, qqqqqqqq = 1 }}]\n\
          defaults = [{{ input = \"x\", value = 1, qqqqqqqq = 1 }}]\n\
+         applications = [{{ name = \"a\", qqqqqqqq = 1 }}]\n\
          [[models]]\nname = \"e\"\nexecutor = \"emulated\"\nslo_ms = 25\n{UNKNOWN}\
-         profile = {{ alpha_ms = 1, beta_ms = 1, qqqqqqqq = 1 }}\ninputs = {tensor}\noutputs = {tensor}\n"
+         profile = {{ alpha_ms = 1, beta_ms = 1, qqqqqqqq = 1 }}\ninputs = {tensor}\noutputs = {tensor}\n\
+         [[queries]]\nname = \"q\"\nslo_ms = 25\ninputs = [\"x\"]\noutputs = [\"y\"]\n{UNKNOWN}\
+         stages = [{{ model = \"e\", qqqqqqqq = 1, inputs = [{{ input = \"x\", tensor = \"x\", qqqqqqqq = 1 }}],\
+         outputs = [{{ output = \"y\", tensor = \"y\", qqqqqqqq = 1 }}] }}]\n"
     );
     let text = with_unknown_keys(&documented, &given);
     let folder = folder(&[("symphony.toml", text.as_bytes()), ("m.onnx", b"x")]);

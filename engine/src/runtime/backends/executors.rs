@@ -23,13 +23,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use symphony_gpu::import::SizedFile;
 use symphony_gpu::{
-    ComputeThread, CpuExecutor, CpuModel, CudaExecutor, CudaModel, Executor, HostModel, LoadError,
+    ComputeThread, CpuExecutor, CpuModel, CudaExecutor, CudaModel, Executor, HostGraph, HostModel, LoadError,
     MeasureOptions, OnnxRuntimeModel, ProfileTable, Signature, measure,
 };
 use symphony_transport::Nanos;
 use symphony_transport::doorbell::Doorbells;
 
 /// The findings of an executor about a model.
+#[derive(Clone)]
 pub(crate) struct LoadReport {
     pub(crate) signature: Signature,
     /// The largest batch that it runs: 1 where the file's batch is fixed.
@@ -258,9 +259,13 @@ fn live(
     for model in &setup.config.models {
         let measuring = measures.then(MeasureOptions::default);
         let own = model.source.kind() == kind;
-        let loaded = match own {
-            true => load(model, compute, (&setup.libraries, device), measuring, &setup.progress),
-            false => Ok(None),
+        let before = models.last().and_then(Option::as_deref).zip(found.last().and_then(Option::as_ref));
+        let loaded = match (own, before) {
+            (true, Some((before, report))) if model.shares_file() => {
+                share(model, before.graph(), compute).map(|copy| Some((copy, LoadReport::clone(report))))
+            }
+            (true, _) => load(model, compute, (&setup.libraries, device), measuring, &setup.progress),
+            (false, _) => Ok(None),
         };
         match loaded {
             Ok(None) => {
@@ -307,6 +312,21 @@ fn executor_of(kind: ExecutorKind, device: u32, setup: &ExecutorSetup) -> Result
         location.diagnostic(format!("GPU {device} can't be used ({error})"), GPU_RIGHT)
     })?;
     Ok(FileExecutor::Cuda(CudaExecutor::new(opened, none, setup.config.faults.hung_after)))
+}
+
+/// Makes the model of another application of the graph of one that was loaded, with buffers of its
+/// own: the two share their weights.
+///
+/// Errors: the library refuses what it has accepted before.
+pub(crate) fn share(
+    model: &ModelConfig,
+    graph: Arc<dyn HostGraph>,
+    compute: &ComputeThread,
+) -> Result<Box<dyn HostModel>, Diagnostic> {
+    graph.make(compute).map_err(|error| {
+        let right = "give the model fewer applications, or the machine more memory";
+        model.locations.file.diagnostic(format!("no copy of {} can be made ({error})", model.label()), right)
+    })
 }
 
 /// Loads the file of a model, to compute on `compute`, by the library of its executors, or on the

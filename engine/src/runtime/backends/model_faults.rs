@@ -42,7 +42,7 @@ impl ModelFaults {
     #[inline]
     pub(crate) fn is_condemned(&self, model: ModelId) -> bool {
         // Relaxed: a batch more or less makes no difference.
-        self.condemned[model.0 as usize].load(Ordering::Relaxed)
+        self.condemned.get(model.0 as usize).is_some_and(|condemned| condemned.load(Ordering::Relaxed))
     }
 
     /// Returns the name of a model.

@@ -387,6 +387,7 @@ impl Frontend {
         let wanted = match due {
             Due::Slo | Due::Never => slo,
             Due::Within(time) => time.min(slo),
+            Due::Carried(time) => time,
         };
         let (due, deadline, reserve) = match due {
             // Such requests get distinct deadlines, so that they are served in order and can be

@@ -40,6 +40,8 @@ pub enum Due {
     Slo,
     /// Within this time or the model's SLO, whichever is less.
     Within(Nanos),
+    /// Within this time, whatever the model's SLO: that of a stage follows from its query's.
+    Carried(Nanos),
     /// Never, as for a batch client: it waits until a GPU is left over.
     Never,
 }

@@ -115,9 +115,11 @@ impl SizeClasses {
         &self.outputs
     }
 
-    /// Returns the sizes of each class that is kept, the smallest first.
+    /// Returns the sizes of the classes that are kept, the smallest first, each once.
     pub fn sizes(&self) -> impl Iterator<Item = &[usize]> {
-        self.classes.iter().map(|(_, sizes)| sizes.as_slice())
+        let is_first = |at: usize| self.classes[..at].iter().all(|(_, of)| *of != self.classes[at].1);
+        let firsts = (0..self.classes.len()).filter(move |&at| is_first(at));
+        firsts.map(|at| self.classes[at].1.as_slice())
     }
 
     /// Returns the slots of the classes that hold a request of these sizes, the smallest first.

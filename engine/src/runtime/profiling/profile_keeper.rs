@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use symphony_scheduler::profile::{Profile, ScaledProfile};
-use symphony_scheduler::rolling_profile::{MOVE_INTERVAL, RollingProfile};
+use symphony_scheduler::rolling_profile::{MOVE_INTERVAL, PERCENTILE, RollingProfile};
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
@@ -28,6 +28,10 @@ const SMALL: f64 = 0.15;
 /// The share of the SLO that a followed profile lets a batch of one take at most: a model of which
 /// no request could be served any more would never be measured again.
 const LONGEST_ALONE: f64 = 0.8;
+
+/// The percentile of an application's batches: their times differ by their requests, and not by
+/// chance. It is the quantile of the simulator's default (docs/varying.md).
+const OF_APPLICATIONS: usize = 75;
 
 /// The time between two turns.
 const TURN: Duration = Duration::from_nanos(MOVE_INTERVAL.0);
@@ -58,9 +62,13 @@ struct KeptProfile {
 }
 
 impl KeptProfile {
-    fn new(profile: Arc<Profile>, longest_alone: Nanos) -> KeptProfile {
+    fn new(model: &ModelInfo) -> KeptProfile {
+        let profile = Arc::clone(&model.profile);
         let start = Profile::clone(&profile);
-        let rolling = RollingProfile::new(start.clone()).with_longest_alone(longest_alone);
+        let longest_alone = Nanos::from_secs_f64(model.slo.as_secs_f64() * LONGEST_ALONE);
+        let percentile = if model.application.is_some() { OF_APPLICATIONS } else { PERCENTILE };
+        let rolling =
+            RollingProfile::new(start.clone()).with_longest_alone(longest_alone).with_percentile(percentile);
         KeptProfile { profile, rolling, is_large: false, told: start, under_way: None }
     }
 
@@ -193,11 +201,7 @@ impl ProfileKeeper {
         let ProfileKeeper { plan: KeeperPlan { executions, .. }, models: kept, cursor, .. } = self;
         executions.recent(executions.gpus(), cursor, |batch| {
             let Some(model) = running(models, batch.model) else { return };
-            let new = || {
-                let longest_alone = Nanos::from_secs_f64(model.slo.as_secs_f64() * LONGEST_ALONE);
-                KeptProfile::new(Arc::clone(&model.profile), longest_alone)
-            };
-            let kept = kept.entry(batch.model).or_insert_with(new);
+            let kept = kept.entry(batch.model).or_insert_with(|| KeptProfile::new(model));
             // Else its slot has another model already.
             if Arc::ptr_eq(&model.profile, &kept.profile) {
                 kept.note(executions.backend_of(batch.gpu), &batch);
@@ -254,7 +258,8 @@ mod tests {
     }
 
     fn kept() -> KeptProfile {
-        KeptProfile::new(profile(), Nanos::MAX)
+        let model = ModelInfo { profile: profile(), slo: Nanos::MAX, ..ModelInfo::vacant(ModelId(0), 0) };
+        KeptProfile::new(&model)
     }
 
     /// A batch of `size` that takes `factor` times what the profile says.

@@ -119,6 +119,7 @@ impl EngineBuilder {
                 signature: servable.signature.clone(),
                 defaults: Arc::clone(&servable.defaults),
                 sizes: sizes.clone(),
+                application: model.application.clone(),
                 slo: model.slo,
                 max_batch: servable.profile.max_batch(),
                 profile: Arc::new(servable.profile.clone()),

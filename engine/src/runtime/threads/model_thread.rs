@@ -594,7 +594,7 @@ impl<O: Outlets> ModelSink for Outbox<O> {
                 queue
             }
             RankInput::Reserve { queue, .. } | RankInput::Bounds { queue, .. } => queue,
-            RankInput::Completion(_) | RankInput::AllReserved => {
+            RankInput::Completion(_) | RankInput::AllReserved | RankInput::Presence { .. } => {
                 debug_assert!(false, "no queue sends {message:?}");
                 return;
             }

@@ -279,6 +279,7 @@ pub(super) mod tests {
             signature: Signature::default(),
             defaults: Default::default(),
             sizes: None,
+            application: None,
             slo: Nanos::from_millis(25),
             max_batch: 8,
             profile: symphony_scheduler::profile::Profile::of_nothing().into(),

@@ -38,6 +38,7 @@ impl ModelSample<'_> {
     fn labels(&self) -> Vec<(&str, &str)> {
         let mut labels = vec![("model", self.model.name.as_str()), ("version", self.version.as_str())];
         labels.extend((!self.sizes.is_empty()).then_some(("sizes", self.sizes.as_str())));
+        labels.extend(self.model.application.as_ref().map(|of| ("application", &*of.name)));
         labels
     }
 }
@@ -136,6 +137,7 @@ fn exposition_of(telemetry: &Telemetry) -> String {
     let models: Vec<ModelSample<'_>> = table
         .iter()
         .filter(|model| model.state != SlotState::Vacant)
+        .chain(telemetry.queries())
         .filter_map(|model| {
             let requests = telemetry.requests(model.id)?;
             let executions = telemetry.counters().executions().of_model(model.id);

@@ -372,6 +372,7 @@ mod tests {
             signature: Signature::of_rows(vec![tensor("in")], vec![tensor("out")]),
             defaults: Default::default(),
             sizes: None,
+            application: None,
             slo: Nanos::from_secs(60),
             max_batch: 8,
             profile: symphony_scheduler::profile::Profile::of_nothing().into(),

@@ -2,8 +2,8 @@
 //! Nexus's sections 7.2 and 7.5. A stage's time counts from its item's arrival; what an earlier
 //! stage leaves is not carried over.
 
-use super::splitter::{ArrivingItem, Splitter, longest_after};
-use crate::query::QueryGraph;
+use super::splitter::{ArrivingItem, Splitter};
+use crate::query::{QueryGraph, longest_after};
 use crate::workload::Workload;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;

@@ -23,10 +23,9 @@ pub(super) fn of(workload: &Workload) -> Box<dyn Splitter> {
 
 #[cfg(test)]
 mod tests {
-    use super::splitter::longest_after;
     use super::*;
     use crate::profile::Profile;
-    use crate::query::{ItemDraw, QueryGraph, QueryStage, StageInput};
+    use crate::query::{ItemDraw, QueryGraph, QueryStage, StageInput, longest_after};
     use crate::workload::{Arrival, WorkloadModel, WorkloadQuery};
     use alloc::string::ToString;
     use symphony_transport::Nanos;

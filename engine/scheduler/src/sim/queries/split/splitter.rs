@@ -1,5 +1,4 @@
-//! The interface of a splitter, and what several need: the profiles of a query's stages and sums
-//! along its paths.
+//! The interface of a splitter, and what several need: the profiles of a query's stages.
 
 use crate::profile::Profile;
 use crate::query::QueryGraph;
@@ -34,14 +33,4 @@ pub(in crate::sim::queries) trait Splitter {
 /// Returns the profiles of a query's stages.
 pub(super) fn profiles<'a>(workload: &'a Workload, graph: &QueryGraph) -> Vec<&'a Profile> {
     graph.stages.iter().map(|stage| &workload.models[stage.model.0 as usize].profile).collect()
-}
-
-/// Returns, for each stage, the largest sum of `weights` along a path of stages after it.
-pub(super) fn longest_after(outputs: &[Vec<usize>], weights: &[Nanos]) -> Vec<Nanos> {
-    let mut after = vec![Nanos::ZERO; weights.len()];
-    for stage in (0..weights.len()).rev() {
-        let of = |&next: &usize| weights[next] + after[next];
-        after[stage] = outputs[stage].iter().map(of).max().unwrap_or(Nanos::ZERO);
-    }
-    after
 }

@@ -1,0 +1,161 @@
+//! What the stages after one are going to need: kept free of a query's deadline by the split
+//! `carried`, in the simulator and in `symphony serve`.
+
+use alloc::vec::Vec;
+use symphony_transport::Nanos;
+
+/// The percentile of recent times that is kept free for a stage.
+const PERCENTILE: usize = 95;
+
+/// The number of recent times.
+const RECENT: usize = 512;
+
+/// The number of times after which the percentile is taken anew.
+const REFRESH: usize = 64;
+
+/// The recent times of a stage.
+#[derive(Clone, Debug)]
+struct StageTimes {
+    recent: Vec<Nanos>,
+    next: usize,
+    /// l(1).
+    shortest: Nanos,
+    /// The percentile of the recent times, once there are some.
+    percentile: Option<Nanos>,
+}
+
+impl StageTimes {
+    /// Adds a time. Returns true if the percentile was taken anew.
+    fn add(&mut self, time: Nanos) -> bool {
+        match self.recent.get_mut(self.next) {
+            Some(slot) => *slot = time,
+            None => self.recent.push(time),
+        }
+        self.next = (self.next + 1) % RECENT;
+        let due = self.next.is_multiple_of(REFRESH);
+        if due {
+            let mut sorted = self.recent.clone();
+            let at = (sorted.len() - 1) * PERCENTILE / 100;
+            self.percentile = Some(*sorted.select_nth_unstable(at).1);
+        }
+        due
+    }
+
+    /// Returns the time to keep free for the stage, of which `budget` is planned.
+    fn reserve(&self, budget: Nanos) -> Nanos {
+        self.percentile.unwrap_or(budget).min(budget).max(self.shortest)
+    }
+}
+
+/// The times that are kept free for the stages of a query: of each the 95th percentile of its last
+/// 512 times, at least l(1) and at most the part of the SLO that is planned for it.
+#[derive(Clone, Debug)]
+pub struct StageReserves {
+    outputs: Vec<Vec<usize>>,
+    stages: Vec<StageTimes>,
+    /// The part of the SLO that is planned for each stage.
+    budgets: Vec<Nanos>,
+    /// What the stages after each one need, along the longest path.
+    after: Vec<Nanos>,
+}
+
+impl StageReserves {
+    /// Makes the reserves of stages in topological order. `outputs` are the stages that each one
+    /// feeds, `shortest` is the time that each takes at least, and `budgets` what is planned for
+    /// it.
+    pub fn new(outputs: Vec<Vec<usize>>, shortest: &[Nanos], budgets: Vec<Nanos>) -> StageReserves {
+        let times = |&shortest| StageTimes { recent: Vec::new(), next: 0, shortest, percentile: None };
+        let stages = shortest.iter().map(times).collect();
+        let mut reserves = StageReserves { outputs, stages, budgets, after: Vec::new() };
+        reserves.refresh();
+        reserves
+    }
+
+    /// Makes the reserves of stages that are planned to take parts of `slo` in proportion to their
+    /// shortest times, so that no path takes more than all of it.
+    pub fn in_proportion(outputs: Vec<Vec<usize>>, shortest: &[Nanos], slo: Nanos) -> StageReserves {
+        let after = longest_after(&outputs, shortest);
+        let longest = after.iter().zip(shortest).map(|(after, own)| *after + *own).max();
+        let longest = u128::from(longest.unwrap_or(Nanos::ZERO).0.max(1));
+        let part = |own: &Nanos| Nanos((u128::from(own.0) * u128::from(slo.0) / longest) as u64);
+        let budgets = shortest.iter().map(part).collect();
+        StageReserves::new(outputs, shortest, budgets)
+    }
+
+    /// Returns true if they were made of these shortest times.
+    pub fn is_of(&self, shortest: &[Nanos]) -> bool {
+        self.stages.iter().map(|stage| &stage.shortest).eq(shortest)
+    }
+
+    /// Plans other parts of the SLO for the stages.
+    pub fn plan(&mut self, budgets: &[Nanos]) {
+        self.budgets.clear();
+        self.budgets.extend_from_slice(budgets);
+        self.refresh();
+    }
+
+    /// Counts an item of a stage that took `time` from its arrival to its end.
+    pub fn took(&mut self, stage: usize, time: Nanos) {
+        if self.stages[stage].add(time) {
+            self.refresh();
+        }
+    }
+
+    /// Returns the time that the stages after this one need, along the longest path.
+    pub fn after(&self, stage: usize) -> Nanos {
+        self.after[stage]
+    }
+
+    /// Returns the deadline of a stage of a query that must be over by `due`.
+    pub fn deadline(&self, stage: usize, due: Nanos) -> Nanos {
+        due - self.after[stage]
+    }
+
+    fn refresh(&mut self) {
+        let both = self.stages.iter().zip(&self.budgets);
+        let reserves: Vec<Nanos> = both.map(|(stage, &budget)| stage.reserve(budget)).collect();
+        self.after = longest_after(&self.outputs, &reserves);
+    }
+}
+
+/// Returns, for each stage in topological order, the largest sum of `weights` along a path of
+/// stages after it. `outputs` are the stages that each one feeds.
+pub(crate) fn longest_after(outputs: &[Vec<usize>], weights: &[Nanos]) -> Vec<Nanos> {
+    let mut after = vec![Nanos::ZERO; weights.len()];
+    for stage in (0..weights.len()).rev() {
+        let of = |&next: &usize| weights[next] + after[next];
+        after[stage] = outputs[stage].iter().map(of).max().unwrap_or(Nanos::ZERO);
+    }
+    after
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Nanos {
+        Nanos::from_millis(ms)
+    }
+
+    #[test]
+    fn budgets_in_proportion_fill_the_slo_along_the_longest_path() {
+        // 0 feeds 1 and 2, which both feed 3.
+        let outputs = vec![vec![1, 2], vec![3], vec![3], vec![]];
+        let reserves = StageReserves::in_proportion(outputs, &[ms(1), ms(5), ms(2), ms(4)], ms(100));
+        assert_eq!(reserves.budgets, [ms(10), ms(50), ms(20), ms(40)]);
+        let deadlines: Vec<Nanos> = (0..4).map(|stage| reserves.deadline(stage, ms(1_100))).collect();
+        assert_eq!(deadlines, [ms(1_010), ms(1_060), ms(1_060), ms(1_100)]);
+    }
+
+    #[test]
+    fn what_later_stages_leave_is_carried_to_the_first() {
+        let mut reserves = StageReserves::in_proportion(vec![vec![1], vec![]], &[ms(5), ms(5)], ms(100));
+        assert_eq!(reserves.after(0), ms(50));
+        (0..REFRESH).for_each(|_| reserves.took(1, ms(12)));
+        assert_eq!(reserves.after(0), ms(12));
+        (0..RECENT).for_each(|_| reserves.took(1, ms(1)));
+        assert_eq!(reserves.after(0), ms(5), "never less than a batch of one takes");
+        (0..RECENT).for_each(|_| reserves.took(1, ms(400)));
+        assert_eq!(reserves.after(0), ms(50), "nor more than is planned");
+    }
+}

@@ -1,0 +1,288 @@
+//! Queries as clients meet them: graphs of models that are called as one model, by the `symphony`
+//! binary on real sockets. The models really compute, or are emulated where their time matters.
+
+mod harness;
+
+use harness::onnx::{
+    FLOAT, INT64, constant, file, graph, node, number_attribute, numbers, numbers_attribute, tensor,
+    whole_numbers,
+};
+use harness::process::{ServerProcess, request};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A served configuration, killed when the test is over.
+struct Server {
+    address: SocketAddr,
+    _process: ServerProcess,
+}
+
+impl Server {
+    fn start(folder: &Path, config: &str, options: &[&str]) -> Server {
+        std::fs::write(folder.join("symphony.toml"), config).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_symphony"));
+        command.args(["serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]).args(options).arg(folder);
+        let process = ServerProcess::start(&mut command, Stdio::null());
+        Server { address: process.address(), _process: process }
+    }
+
+    fn call(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
+        let (status, _, body) = request(self.address, (method, path), "", body).unwrap();
+        (status, serde_json::from_str(&body).unwrap_or(Value::String(body)))
+    }
+
+    fn get(&self, path: &str) -> (u16, Value) {
+        self.call("GET", path, "")
+    }
+
+    fn infer(&self, model: &str, body: &Value) -> (u16, Value) {
+        self.call("POST", &format!("/v2/models/{model}/infer"), &body.to_string())
+    }
+
+    /// The value of a sample of `/metrics`, 0 if there is none.
+    fn metric(&self, sample: &str) -> f64 {
+        let text = self.get("/metrics").1;
+        let lines = text.as_str().unwrap().lines();
+        lines
+            .filter_map(|line| line.strip_prefix(sample)?.trim().parse::<f64>().ok())
+            .fold(0.0, |sum, value| sum + value)
+    }
+}
+
+/// A model of rows of two numbers that finds as many objects in a row as its largest number says:
+/// there is room for three, which are 1, 10 and 100 times the row.
+fn detector() -> Vec<u8> {
+    let largest = [numbers_attribute("axes", &[1]), number_attribute("keepdims", 1)];
+    let nodes = [
+        node("Unsqueeze", &["x", "axis"], &["one"], &[]),
+        node("Mul", &["one", "times"], &["crops"], &[]),
+        node("ReduceMax", &["x"], &["largest"], &largest),
+        node("Cast", &["largest"], &["found"], &[number_attribute("to", INT64)]),
+    ];
+    let constants = [whole_numbers("axis", &[1]), numbers("times", &[3, 1], &[1.0, 10.0, 100.0])];
+    let outputs = [tensor("crops", FLOAT, &[0, 3, 2]), tensor("found", INT64, &[0, 1])];
+    file(&graph(&nodes, &constants, &[tensor("x", FLOAT, &[0, 2])], &outputs))
+}
+
+/// Writes models of rows of two numbers: `double`, `next`, `difference` and `detector`.
+fn write_models(folder: &Path) {
+    let x = |name: &str| tensor(name, FLOAT, &[0, 2]);
+    let of_one = |kind: &str, value: f32| {
+        let nodes = [node(kind, &["x", "c"], &["y"], &[])];
+        file(&graph(&nodes, &[constant("c", value)], &[x("x")], &[x("y")]))
+    };
+    let nodes = [node("Sub", &["left", "right"], &["difference"], &[])];
+    let difference = file(&graph(&nodes, &[], &[x("left"), x("right")], &[x("difference")]));
+    let models = [
+        ("double", of_one("Mul", 2.0)),
+        ("next", of_one("Add", 1.0)),
+        ("difference", difference),
+        ("detector", detector()),
+    ];
+    for (name, model) in models {
+        let folder = folder.join("models").join(name).join("1");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("model.onnx"), model).unwrap();
+        let keys = "slo_ms = 20000\nmax_batch = 8\nprofile = { alpha_ms = 1, beta_ms = 1 }\n";
+        std::fs::write(folder.parent().unwrap().join("model.toml"), keys).unwrap();
+    }
+}
+
+/// 2 x - ((2 x) + 1), and 2 x: two stages after the first, of which one waits for the other.
+const OF_THREE: &str = r#"
+policy = "work-conserving"
+[[executors]]
+kind = "cpu"
+[repository]
+path = "models"
+control = "explicit"
+load = ["*"]
+[[queries]]
+name = "minus_one"
+slo_ms = 20000
+inputs = ["image"]
+outputs = ["result", "twice"]
+stages = [
+    { name = "last", model = "difference", inputs = [{ input = "left", tensor = "twice" }, { input = "right", tensor = "more" }], outputs = [{ output = "difference", tensor = "result" }] },
+    { model = "double", inputs = [{ input = "x", tensor = "image" }], outputs = [{ output = "y", tensor = "twice" }] },
+    { model = "next", version = 1, inputs = [{ input = "x", tensor = "twice" }], outputs = [{ output = "y", tensor = "more" }] },
+]
+"#;
+
+fn rows(values: &[[f32; 2]]) -> Value {
+    let data: Vec<f32> = values.concat();
+    json!({ "id": "q", "inputs": [{ "name": "image", "datatype": "FP32", "shape": [values.len(), 2], "data": data }] })
+}
+
+#[test]
+fn a_query_of_three_models_answers_as_one_model_with_the_times_of_its_stages() {
+    let folder = tempfile::tempdir().unwrap();
+    write_models(folder.path());
+    let server = Server::start(folder.path(), OF_THREE, &[]);
+    let (status, answer) = server.infer("minus_one", &rows(&[[1.0, 2.0], [3.0, -4.0], [0.0, 8.0]]));
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!((&answer["model_name"], &answer["id"]), (&json!("minus_one"), &json!("q")));
+    assert_eq!(answer["outputs"][0]["data"], json!([-1.0, -1.0, -1.0, -1.0, -1.0, -1.0]));
+    assert_eq!(answer["outputs"][1]["data"], json!([2.0, 4.0, 6.0, -8.0, 0.0, 16.0]));
+    assert_eq!(answer["outputs"][1]["shape"], json!([3, 2]));
+    let time = |name: &str| answer["parameters"][name].as_u64().unwrap_or_else(|| panic!("{name}: {answer}"));
+    assert!(time("double.answered_us") <= time("next.queued_us"));
+    assert!(time("next.answered_us") <= time("last.queued_us"));
+    assert!(time("last.started_us") <= time("last.finished_us"));
+    assert_eq!(time("last.answered_us"), time("answered_us"));
+    assert_eq!(time("next.batch_size"), 3);
+    assert_eq!(answer["parameters"].get("batch_size"), None, "a query has no batch of its own");
+}
+
+#[test]
+fn a_query_is_described_and_counted_as_a_model() {
+    let folder = tempfile::tempdir().unwrap();
+    write_models(folder.path());
+    let server = Server::start(folder.path(), OF_THREE, &[]);
+    let (_, metadata) = server.get("/v2/models/minus_one");
+    assert_eq!(metadata["platform"], "ensemble");
+    assert_eq!(metadata["inputs"], json!([{ "name": "image", "datatype": "FP32", "shape": [-1, 2] }]));
+    assert_eq!(metadata["outputs"][1], json!({ "name": "twice", "datatype": "FP32", "shape": [-1, 2] }));
+    let (_, config) = server.get("/v2/models/minus_one/versions/1/config");
+    let steps = &config["ensemble_scheduling"]["step"];
+    assert_eq!(
+        steps[1],
+        json!({ "model_name": "next", "model_version": 1, "input_map": { "x": "twice" }, "output_map": { "y": "more" } })
+    );
+    assert_eq!((&steps[0]["model_version"], config.get("dynamic_batching")), (&json!(-1), None));
+    assert_eq!(server.get("/v2/models/minus_one/versions/2").0, 404);
+    assert_eq!(server.infer("minus_one", &rows(&[[1.0, 2.0]])).0, 200);
+    assert_eq!(server.infer("minus_one", &json!({ "inputs": [] })).0, 400);
+    let (_, statistics) = server.get("/v2/models/minus_one/stats");
+    assert_eq!(statistics["model_stats"][0]["inference_count"], 1);
+    let (_, of_member) = server.get("/v2/models/double/stats");
+    assert_eq!(of_member["model_stats"][0]["inference_count"], 1);
+    let ended = |outcome: &str| {
+        server.metric(&format!(
+            "symphony_requests_total{{model=\"minus_one\",outcome=\"{outcome}\",version=\"1\"}}"
+        ))
+    };
+    assert_eq!([ended("good"), ended("invalid")], [1.0, 1.0]);
+    assert_eq!(server.metric("symphony_requests_in_flight{model=\"minus_one\",version=\"1\"}"), 0.0);
+}
+
+#[test]
+fn a_query_is_ready_while_all_of_its_models_are() {
+    let folder = tempfile::tempdir().unwrap();
+    write_models(folder.path());
+    let server = Server::start(folder.path(), OF_THREE, &[]);
+    let ready = || server.get("/v2/models/minus_one/ready").0;
+    assert_eq!(ready(), 200);
+    assert_eq!(server.call("POST", "/v2/repository/models/next/unload", "{}").0, 200);
+    assert_eq!(ready(), 400);
+    let (status, answer) = server.infer("minus_one", &rows(&[[1.0, 2.0]]));
+    assert_eq!(status, 404, "{answer}");
+    let why = answer["error"].as_str().unwrap();
+    assert!(why.contains("query \"minus_one\" is not ready") && why.contains("model \"next\""), "{why}");
+    assert_eq!(server.call("POST", "/v2/repository/models/next/load", "{}").0, 200);
+    assert_eq!(ready(), 200);
+    assert_eq!(server.infer("minus_one", &rows(&[[1.0, 2.0]])).0, 200);
+}
+
+/// What a detector finds, doubled each by itself, and the whole plus one where it finds anything.
+const OF_FOUND: &str = r#"
+policy = "work-conserving"
+[[executors]]
+kind = "cpu"
+[repository]
+path = "models"
+[[queries]]
+name = "objects"
+slo_ms = 20000
+inputs = ["image"]
+outputs = ["found", "scores", "more"]
+stages = [
+    { model = "detector", inputs = [{ input = "x", tensor = "image" }], outputs = ["crops", "found"] },
+    { name = "each", model = "double", fan_out = ["crops"], count = "found", inputs = [{ input = "x", tensor = "crops" }], outputs = [{ output = "y", tensor = "scores" }] },
+    { name = "any", model = "next", count = "found", inputs = [{ input = "x", tensor = "image" }], outputs = [{ output = "y", tensor = "more" }] },
+]
+"#;
+
+#[test]
+fn a_stage_runs_for_as_many_items_of_a_row_as_a_tensor_says() {
+    let folder = tempfile::tempdir().unwrap();
+    write_models(folder.path());
+    let server = Server::start(folder.path(), OF_FOUND, &[]);
+    let (_, metadata) = server.get("/v2/models/objects");
+    assert_eq!(metadata["outputs"][1], json!({ "name": "scores", "datatype": "FP32", "shape": [-1, 3, 2] }));
+    let image = [[2.0, 1.0], [-1.0, 0.0], [0.0, 9.0]];
+    let (status, answer) = server.infer("objects", &rows(&image));
+    assert_eq!(status, 200, "{answer}");
+    let data = |output: usize| &answer["outputs"][output]["data"];
+    assert_eq!(data(0), &json!([2, 0, 9]));
+    let scores =
+        [[[4.0, 2.0], [40.0, 20.0], [0.0, 0.0]], [[0.0; 2]; 3], [[0.0, 18.0], [0.0, 180.0], [0.0, 1800.0]]];
+    assert_eq!(data(1), &json!(scores.as_flattened().as_flattened()));
+    assert_eq!(data(2), &json!([3.0, 2.0, 0.0, 0.0, 1.0, 10.0]));
+    assert_eq!(server.metric("symphony_model_rows_total{model=\"double\",version=\"1\"}"), 5.0);
+    assert_eq!(server.metric("symphony_model_rows_total{model=\"next\",version=\"1\"}"), 2.0);
+    // Where nothing is found no other stage runs, nor has times.
+    let (status, answer) = server.infer("objects", &rows(&[[-1.0, 0.5]]));
+    assert_eq!((status, &answer["outputs"][1]["data"]), (200, &json!([0.0, 0.0, 0.0, 0.0, 0.0, 0.0])));
+    let parameters = answer["parameters"].as_object().unwrap();
+    assert!(parameters.contains_key("detector.queued_us") && !parameters.contains_key("each.queued_us"));
+    assert_eq!(server.metric("symphony_model_rows_total{model=\"double\",version=\"1\"}"), 5.0);
+}
+
+/// Two emulated stages of which the second takes 300 ms and serves one request at a time.
+const SLOW: &str = r#"
+policy = "work-conserving"
+[[executors]]
+kind = "emulated"
+count = 2
+[[models]]
+name = "quick"
+executor = "emulated"
+slo_ms = 1
+profile = { alpha_ms = 0.1, beta_ms = 0.1 }
+inputs = [{ name = "x", datatype = "FP32", shape = [4] }]
+outputs = [{ name = "y", datatype = "FP32", shape = [4] }]
+[[models]]
+name = "slow"
+executor = "emulated"
+slo_ms = 20000
+max_batch = 1
+profile = { alpha_ms = 300, beta_ms = 0 }
+inputs = [{ name = "x", datatype = "FP32", shape = [4] }]
+outputs = [{ name = "y", datatype = "FP32", shape = [4] }]
+[[queries]]
+name = "chain"
+slo_ms = 20000
+inputs = ["x"]
+outputs = ["z"]
+stages = [
+    { model = "quick", inputs = ["x"], outputs = ["y"] },
+    { model = "slow", inputs = [{ input = "x", tensor = "y" }], outputs = [{ output = "y", tensor = "z" }] },
+]
+"#;
+
+#[test]
+fn the_deadline_of_a_stage_follows_from_the_querys_and_not_from_its_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), SLOW, &[]);
+    let body = |timeout_us: u64| {
+        json!({ "parameters": { "timeout": timeout_us },
+                "inputs": [{ "name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4] }] })
+    };
+    // The SLO of the first model alone, 1 ms, would be kept by few requests of a busy machine.
+    for _ in 0..5 {
+        let (status, answer) = server.infer("chain", &body(20_000_000));
+        assert_eq!(status, 200, "{answer}");
+    }
+    // Once less is left than the second stage takes at least, the first one is not begun.
+    let ran = server.metric("symphony_model_rows_total{model=\"slow\",version=\"1\"}");
+    let (status, answer) = server.infer("chain", &body(250_000));
+    assert_eq!(status, 504, "{answer}");
+    let why = answer["error"].as_str().unwrap();
+    assert!(why.starts_with("stage \"quick\": dropped"), "{why}");
+    assert_eq!(server.metric("symphony_model_rows_total{model=\"slow\",version=\"1\"}"), ran);
+    let dropped = "symphony_requests_total{model=\"chain\",outcome=\"dropped\",version=\"1\"}";
+    assert_eq!(server.metric(dropped), 1.0);
+}
