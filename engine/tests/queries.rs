@@ -286,3 +286,58 @@ fn the_deadline_of_a_stage_follows_from_the_querys_and_not_from_its_model() {
     let dropped = "symphony_requests_total{model=\"chain\",outcome=\"dropped\",version=\"1\"}";
     assert_eq!(server.metric(dropped), 1.0);
 }
+
+/// `minus_one` as an ensemble of the repository; `dims` are those that it declares for its result.
+fn ensemble(dims: usize) -> String {
+    format!(
+        r#"
+platform: "ensemble"
+input {{ name: "image" data_type: TYPE_FP32 dims: [ 2 ] }}
+output {{ name: "result" data_type: TYPE_FP32 dims: [ {dims} ] }}
+parameters {{ key: "slo_ms" value: {{ string_value: "20000" }} }}
+ensemble_scheduling {{
+  step {{ model_name: "double" input_map {{ key: "x" value: "image" }} output_map {{ key: "y" value: "twice" }} }}
+  step {{ model_name: "next" input_map {{ key: "x" value: "twice" }} output_map {{ key: "y" value: "more" }} }}
+  step {{
+    model_name: "difference"
+    input_map [ {{ key: "left" value: "twice" }}, {{ key: "right" value: "more" }} ]
+    output_map {{ key: "difference" value: "result" }}
+  }}
+}}
+"#
+    )
+}
+
+#[test]
+fn an_ensemble_of_the_repository_is_a_query() {
+    const CONFIG: &str = "policy = \"work-conserving\"\n[[executors]]\nkind = \"cpu\"\n[repository]\npath = \"models\"\ncontrol = \"explicit\"\nload = [\"*\"]\n";
+    let folder = tempfile::tempdir().unwrap();
+    write_models(folder.path());
+    for (name, dims) in [("minus_one", 2), ("wrong", 3)] {
+        let folder = folder.path().join("models").join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("config.pbtxt"), ensemble(dims)).unwrap();
+    }
+    let server = Server::start(folder.path(), CONFIG, &[]);
+    let (status, answer) = server.infer("minus_one", &rows(&[[1.0, 2.0], [3.0, -4.0]]));
+    assert_eq!((status, &answer["outputs"][0]["data"]), (200, &json!([-1.0, -1.0, -1.0, -1.0])), "{answer}");
+    assert!(answer["parameters"]["next.answered_us"].is_u64(), "{answer}");
+    assert_eq!(server.get("/v2/models/minus_one").1["platform"], json!("ensemble"));
+    // What it declares must be what its models have.
+    let (status, answer) = server.infer("wrong", &rows(&[[1.0, 2.0]]));
+    let error = answer["error"].as_str().unwrap();
+    assert!(
+        status == 404 && error.contains("config.pbtxt:4") && error.contains("result"),
+        "{status} {error}"
+    );
+    // Models come and go, and an ensemble with them; it stays itself.
+    let index = server.call("POST", "/v2/repository/index", "{}").1;
+    let line = index.as_array().unwrap().iter().find(|line| line["name"] == "minus_one").unwrap();
+    assert_eq!((&line["state"], &line["version"]), (&json!("READY"), &json!("1")));
+    let (status, refused) = server.call("POST", "/v2/repository/models/minus_one/unload", "{}");
+    assert!(status == 400 && refused["error"].as_str().unwrap().contains("is an ensemble"), "{refused}");
+    assert_eq!(server.call("POST", "/v2/repository/models/next/unload", "{}").0, 200);
+    assert_eq!(server.get("/v2/models/minus_one/ready").0, 400);
+    assert_eq!(server.call("POST", "/v2/repository/models/next/load", "{}").0, 200);
+    assert_eq!(server.infer("minus_one", &rows(&[[1.0, 2.0]])).0, 200);
+}

@@ -12,7 +12,7 @@ use super::log::LogConfig;
 use super::models::read_models;
 use super::network::read_network;
 use super::onnxruntime::read_onnxruntime;
-use super::queries::read_queries;
+use super::queries::{MAX_SERVED_QUERIES, read_queries};
 use super::repository::{RepositoryConfig, RepositoryControl, RepositoryFlags};
 use super::scheduling::{read_drop, read_policy, read_tuning, read_when};
 use super::shutdown::ShutdownConfig;
@@ -84,12 +84,13 @@ impl Config {
         let every = repository.control != RepositoryControl::Explicit
             || repository.load.iter().any(|name| name == "*");
         let names = if every { repository.names(note)? } else { repository.load.clone() };
-        let own: Vec<String> = self.models.iter().map(|model| model.name.clone()).collect();
+        let queries = self.queries.iter().map(|query| &query.name);
+        let own: Vec<String> = self.models.iter().map(|model| &model.name).chain(queries).cloned().collect();
         let mut diagnostics = Vec::new();
         for name in names {
             if own.contains(&name) {
                 let file = repository.path.join(&name);
-                let wrong = "CONFIG has a model of this name";
+                let wrong = "CONFIG has a model or a query of this name";
                 let location = Location { file, line: 1, field: "name".into() };
                 diagnostics.push(location.diagnostic(wrong, "give each model a name of its own"));
                 continue;
@@ -98,6 +99,7 @@ impl Config {
                 Ok(model) => {
                     model.notes.iter().for_each(|line| note(line));
                     self.models.extend(model.versions);
+                    self.queries.extend(model.query);
                 }
                 Err(Diagnostics(more)) => diagnostics.extend(more),
             }
@@ -123,6 +125,10 @@ impl Config {
     fn check_queries(&self) -> Result<(), Diagnostics> {
         let has = |name: &str| self.models.iter().any(|model| model.name == name);
         let mut diagnostics = Vec::new();
+        if let (true, Some(last)) = (self.queries.len() > MAX_SERVED_QUERIES, self.queries.last()) {
+            let wrong = format!("{} queries and ensembles are too many", self.queries.len());
+            diagnostics.push(last.location.diagnostic(wrong, format!("give at most {MAX_SERVED_QUERIES}")));
+        }
         for query in &self.queries {
             if has(&query.name) {
                 let wrong = format!("\"{}\" is the name of a model too", query.name);

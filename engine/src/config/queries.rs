@@ -4,8 +4,10 @@
 
 use super::diagnostics::{Diagnostic, Location};
 use super::linear_profile;
+use super::models::DeclaredTensors;
 use super::toml_reader::{TomlTable, TomlValue, read_each};
 use std::collections::{BTreeMap, BTreeSet};
+use symphony_gpu::Signature;
 use symphony_scheduler::query::MAX_STAGES;
 use symphony_transport::Nanos;
 
@@ -28,6 +30,8 @@ pub struct QueryConfig {
     pub outputs: Vec<String>,
     /// The stages in topological order.
     pub stages: Vec<StageConfig>,
+    /// The tensors that an ensemble's `config.pbtxt` declares, which those of its models must have.
+    pub declared: DeclaredTensors,
     /// The location of its name.
     pub location: Location,
 }
@@ -65,6 +69,11 @@ pub struct TensorLink {
 }
 
 impl QueryConfig {
+    /// Returns a diagnostic for each tensor that is declared otherwise than its models have it.
+    pub fn undeclared(&self, signature: &Signature) -> Vec<Diagnostic> {
+        self.declared.check(signature)
+    }
+
     /// Returns the stage that makes a tensor; `None` if the client gives it.
     pub fn maker(&self, tensor: &str) -> Option<usize> {
         self.stages.iter().position(|stage| stage.makes(tensor))
@@ -122,6 +131,7 @@ fn read_query(table: &TomlTable<'_>) -> Option<QueryConfig> {
         inputs: inputs?,
         outputs: outputs?,
         stages: stages?,
+        declared: DeclaredTensors::default(),
         location: table.location("name"),
     };
     match query.checked() {

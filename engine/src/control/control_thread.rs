@@ -4,7 +4,8 @@
 
 use super::order::{ControlError, IndexEntry, Order, State};
 use crate::config::{
-    Config, Diagnostics, ExecutorKind, FileStamp, ModelConfig, RepositoryConfig, RepositoryControl,
+    Config, Diagnostics, ExecutorKind, FileStamp, ModelConfig, QueryConfig, RepositoryConfig,
+    RepositoryControl,
 };
 use crate::runtime::frontend::SlotState;
 use crate::runtime::{Libraries, LoadedModel, ModelSlotError, ModelSlots, Progress};
@@ -53,6 +54,8 @@ pub(super) struct ControlThread {
     models: BTreeMap<String, RepositoryEntry>,
     /// The models of CONFIG itself, which come from no repository.
     own: BTreeSet<String>,
+    /// The repository's ensembles that are served, from start to stop.
+    ensembles: BTreeSet<String>,
     /// The thread that loads and measures models, made when the first one is loaded.
     compute: Option<ComputeThread>,
     loading: Option<String>,
@@ -84,8 +87,22 @@ impl ControlThread {
                 (entry.tried, entry.seen) = (entry.loaded.clone(), entry.loaded.clone());
             }
         }
-        let control_thread =
-            ControlThread { model_slots, kinds, progress, index, models, own, compute: None, loading: None };
+        let in_config = |query: &&QueryConfig| query.location.file == config.file;
+        let (of_config, of_repository): (Vec<&QueryConfig>, Vec<&QueryConfig>) =
+            config.queries.iter().partition(in_config);
+        own.extend(of_config.into_iter().map(|query| query.name.clone()));
+        let ensembles = of_repository.into_iter().map(|query| query.name.clone()).collect();
+        let control_thread = ControlThread {
+            model_slots,
+            kinds,
+            progress,
+            index,
+            models,
+            own,
+            ensembles,
+            compute: None,
+            loading: None,
+        };
         if let Some(repository) = &config.repository {
             control_thread.write_index(repository);
         }
@@ -133,23 +150,33 @@ impl ControlThread {
     fn execute(&mut self, repository: &RepositoryConfig, order: Order) {
         match order {
             Order::Load(name, config, done) => {
-                let result = match self.own.contains(&name) {
-                    true => Err(ControlError::Wrong(of_config(&name))),
-                    false if !repository.has(&name) => Err(ControlError::Unknown(unknown(&name))),
-                    false => self.load(repository, &name, config.as_deref()).map_err(ControlError::Wrong),
+                let result = match self.fixed(&name) {
+                    Some(why) => Err(ControlError::Wrong(why)),
+                    None if !repository.has(&name) => Err(ControlError::Unknown(unknown(&name))),
+                    None => self.load(repository, &name, config.as_deref()).map_err(ControlError::Wrong),
                 };
                 self.write_index(repository);
                 done(result);
             }
             Order::Unload(name, done) => {
-                let result = match self.own.contains(&name) {
-                    true => Err(ControlError::Wrong(of_config(&name))),
-                    false => self.unload(&name),
+                let result = match self.fixed(&name) {
+                    Some(why) => Err(ControlError::Wrong(why)),
+                    None => self.unload(&name),
                 };
                 self.write_index(repository);
                 done(result);
             }
         }
+    }
+
+    /// Returns why a model is neither loaded nor unloaded, if it never is.
+    fn fixed(&self, name: &str) -> Option<String> {
+        if self.ensembles.contains(name) {
+            return Some(format!(
+                "{name:?} is an ensemble: it is served from start to stop, and its models come and go"
+            ));
+        }
+        self.own.contains(name).then(|| of_config(name))
     }
 
     /// Loads and unloads what has changed in the folder. Returns true if something has changed that
@@ -170,7 +197,7 @@ impl ControlThread {
         }
         let mut settling = false;
         for name in &names {
-            if self.own.contains(name) {
+            if self.fixed(name).is_some() {
                 continue;
             }
             let stamp = repository.stamp(name);
@@ -227,6 +254,12 @@ impl ControlThread {
     ) -> Result<(), ModelSlotError> {
         let model = repository.read_model(name, &self.kinds, config)?;
         model.notes.iter().for_each(|note| (self.progress)(note));
+        if let Some(ensemble) = model.query {
+            let wrong = "ensembles are read when the server starts";
+            return Err(
+                Diagnostics(vec![ensemble.location.diagnostic(wrong, "start the server again")]).into()
+            );
+        }
         let entry = self.models.entry(name.to_owned()).or_default();
         let (mut next, mut add) = (BTreeMap::new(), Vec::new());
         let mut failure = None;
@@ -333,6 +366,12 @@ impl ControlThread {
                 entries.push(line);
             }
         }
+        entries.extend(self.ensembles.iter().map(|name| IndexEntry {
+            name: name.clone(),
+            version: Some(1),
+            state: State::Ready,
+            reason: String::new(),
+        }));
         let folder = repository.names(&mut |_| ()).unwrap_or_default();
         let known: BTreeSet<&String> = folder.iter().chain(self.models.keys()).collect();
         for name in known {

@@ -77,7 +77,32 @@ def config(folder):
             f'[[models]]\nname = "{name}-{executor}-sized"\nfile = "{EXPORTED / "dynamic" / name}.onnx"\n'
             f'executor = "{executor}"\nslo_ms = 20000\nmax_batch = 8\n{sized(name, folder)}'
         )
+    tables.append(f'[repository]\npath = "{folder / "repository"}"\nslo_ms = 20000')
     return "\n".join(tables)
+
+
+# Networks that take the same picture: their input, their output, its dims, and the tensor of the
+# ensemble that it is.
+TOGETHER = {
+    "light_bvlc_alexnet-onnxruntime": ("data_0", "prob_1", [1000], "alexnet"),
+    "light_shufflenet-cpu": ("gpu_0/data_0", "gpu_0/softmax_1", [1000], "shufflenet"),
+    "light_squeezenet-onnxruntime": ("data_0", "softmaxout_1", [1000, 1, 1], "squeezenet"),
+}
+
+
+def write_ensemble(folder):
+    """Writes the config.pbtxt of an ensemble of three networks, in the words that Triton reads."""
+    steps, outputs = [], []
+    for name, (given, made, dims, tensor) in TOGETHER.items():
+        outputs.append(f'{{ name: "{tensor}" data_type: TYPE_FP32 dims: {dims} }}')
+        maps = f'input_map {{ key: "{given}" value: "picture" }} output_map {{ key: "{made}" value: "{tensor}" }}'
+        steps.append(f'{{ model_name: "{name}" model_version: -1 {maps} }}')
+    folder.mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(
+        'platform: "ensemble"\nmax_batch_size: 8\n'
+        'input [ { name: "picture" data_type: TYPE_FP32 dims: [ 3, 224, 224 ] } ]\n'
+        f"output [ {', '.join(outputs)} ]\nensemble_scheduling {{ step [ {', '.join(steps)} ] }}\n"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +112,7 @@ def models(tmp_path_factory):
     if not EXPORTED.is_dir():
         subprocess.run([HERE / "../../../.ci/exported_models"], check=True)
     folder = tmp_path_factory.mktemp("models")
+    write_ensemble(folder / "repository/together")
     (folder / "symphony.toml").write_text(config(folder))
     with serving(folder) as addresses:
         yield addresses
@@ -194,3 +220,20 @@ def test_a_model_without_a_batch_takes_whole_tensors_and_a_client_keeps_its_stat
             found = answer.as_numpy("next_state")
             np.testing.assert_array_equal(found, -state)
             state = found
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_an_ensemble_of_three_networks_gives_what_each_gives(models, protocol):
+    adapter = Adapter(protocol, models[protocol])
+    pictures = np.random.default_rng(7).random((ROWS, 3, 224, 224), np.float32)
+    with adapter.client() as client:
+        metadata = adapter.json(client.get_model_metadata("together"))
+        assert metadata["platform"] == "ensemble"
+        assert [tensor["name"] for tensor in metadata["inputs"]] == ["picture"]
+        answer = client.infer("together", [adapter.input("picture", pictures)])
+        for name, (given, made, dims, tensor) in TOGETHER.items():
+            expected = client.infer(name, [adapter.input(given, pictures)]).as_numpy(made)
+            assert expected.shape == (ROWS, *dims)
+            check(answer, {tensor: expected}, ROWS, name.rsplit("-", 1)[1])
+        times = adapter.json(answer.get_response())["parameters"]
+        assert all(f"{name}.answered_us" in times for name in TOGETHER)

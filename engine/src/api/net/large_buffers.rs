@@ -94,9 +94,9 @@ mod tests {
     fn large_buffers_are_mapped_apart_whatever_was_freed_before() {
         map_apart();
         // From a mapping of this size on that is freed, glibc would keep all up to it in a heap.
-        drop(std::hint::black_box(vec![1u8; 24 << 20]));
+        drop(std::hint::black_box(vec![1u8; 31 << 20]));
         // No other test leaves so much free in a heap.
-        let buffer = std::hint::black_box(vec![7u8; 20 << 20]);
+        let buffer = std::hint::black_box(vec![7u8; 30 << 20]);
         // A mapping begins at a page, with two words of the allocator in front of the bytes.
         assert_eq!(buffer.as_ptr() as usize % 4_096, 2 * size_of::<usize>());
     }

@@ -103,6 +103,9 @@ impl FoundQuery {
         }
         found.outputs = config.outputs.iter().map(|tensor| found.source(tensor)).collect::<Result<_, _>>()?;
         let info = found.described()?;
+        if let Some(differs) = config.undeclared(&info.signature).first() {
+            return Err(differs.to_string());
+        }
         Ok((info, found))
     }
 

@@ -11,11 +11,14 @@
 //!     2/model.toml         optional: instead of the one above, for this version
 //! ```
 //!
+//! An ensemble's folder has a `config.pbtxt` with its steps (`ensemble.rs`), and an SLO.
+//!
 //! `warmup/` in a model's folder has the data by which `config.pbtxt` warms the model up.
 //!
 //! The commands read one at start-up, with CONFIG; `control` reads a model again whenever it is
 //! loaded. Nothing here remembers anything.
 
+mod ensemble;
 mod folder;
 mod json_config;
 mod model;

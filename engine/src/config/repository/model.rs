@@ -1,5 +1,6 @@
 //! One model of a repository, read from the files of its folder.
 
+use super::ensemble;
 use super::folder::versions_in;
 use super::section::RepositoryConfig;
 use super::triton::{self, TritonConfig};
@@ -11,6 +12,7 @@ use crate::config::models::{
     ProfileSource, Sizes, emulated_source, limit_batch, read_contents, read_emulated_model, read_profiles,
     read_rolling, read_sizes,
 };
+use crate::config::queries::QueryConfig;
 use crate::config::toml_reader::{TomlTable, read};
 use std::path::Path;
 use symphony_gpu::import::DimensionSizes;
@@ -21,9 +23,11 @@ use symphony_transport::Nanos;
 /// A model of the repository.
 #[derive(Clone, Debug)]
 pub struct RepositoryModel {
-    /// The versions to serve, at least one, in ascending order; of a version in size classes all of
-    /// them, the smallest first.
+    /// The versions to serve, in ascending order, at least one but for an ensemble; of a version in
+    /// size classes all of them, the smallest first.
     pub versions: Vec<ModelConfig>,
+    /// The query that it is, if it is an ensemble.
+    pub query: Option<QueryConfig>,
     /// A line for each field of its `config.pbtxt` that has no effect.
     pub notes: Vec<String>,
 }
@@ -55,6 +59,9 @@ impl RepositoryConfig {
         };
         let found = versions_in(&folder);
         let reading = VersionReader { repository: self, name, folder: &folder, triton: &triton, kinds };
+        if !triton.steps.is_empty() {
+            return Ok(RepositoryModel { versions: Vec::new(), query: Some(reading.ensemble()?), notes });
+        }
         let mut versions = Vec::new();
         let mut diagnostics = Vec::new();
         // An emulated model has no file, so it needs no folder for one.
@@ -70,7 +77,7 @@ impl RepositoryConfig {
             diagnostics.push(location.diagnostic(wrong, "choose one of them, or add a version's folder"));
         }
         if diagnostics.is_empty() {
-            Ok(RepositoryModel { versions, notes })
+            Ok(RepositoryModel { versions, query: None, notes })
         } else {
             diagnostics.dedup();
             Err(Diagnostics(diagnostics))
@@ -101,21 +108,39 @@ impl VersionReader<'_> {
         only.map(|model| vec![model]).map_err(|diagnostic| Diagnostics(vec![diagnostic]))
     }
 
-    /// Reads a model whose folder has no `model.toml`.
-    fn without_toml(&self, version: u64, of_version: &Path) -> Result<ModelConfig, Diagnostic> {
-        let location =
-            |field: &str| Location { file: self.folder.join("model.toml"), line: 1, field: field.to_owned() };
-        let given = self.triton.slo.clone();
-        let of_repository = || self.repository.slo.map(|slo| (slo, location("slo_ms")));
-        let (slo, slo_location) = given.or_else(of_repository).ok_or_else(|| {
+    /// Reads an ensemble, whose `model.toml` may give the SLO.
+    fn ensemble(&self) -> Result<QueryConfig, Diagnostics> {
+        let toml = self.folder.join("model.toml");
+        let slo = match toml.exists() {
+            true => read(&toml, |root| self.slo(root).0)?,
+            false => self.slo_without_toml().map_err(|diagnostic| Diagnostics(vec![diagnostic]))?.0,
+        };
+        let TritonConfig { steps, declared, .. } = self.triton;
+        ensemble::query(self.name, steps, declared, slo).map_err(|diagnostic| Diagnostics(vec![diagnostic]))
+    }
+
+    fn in_toml(&self, field: &str) -> Location {
+        Location { file: self.folder.join("model.toml"), line: 1, field: field.to_owned() }
+    }
+
+    /// Returns the SLO, and where it is given, where there is no `model.toml`.
+    fn slo_without_toml(&self) -> Result<(Nanos, Location), Diagnostic> {
+        let of_repository = || self.repository.slo.map(|slo| (slo, self.in_toml("slo_ms")));
+        self.triton.slo.clone().or_else(of_repository).ok_or_else(|| {
             let right =
                 "write the latency promised there, like `slo_ms = 50`; or for all models in [repository]";
-            location("slo_ms").diagnostic("there is no such file", right)
-        })?;
+            self.in_toml("slo_ms").diagnostic("there is no such file", right)
+        })
+    }
+
+    /// Reads a model whose folder has no `model.toml`.
+    fn without_toml(&self, version: u64, of_version: &Path) -> Result<ModelConfig, Diagnostic> {
+        let (slo, slo_location) = self.slo_without_toml()?;
         let executor = self.default_kind();
         if !self.kinds.contains(&executor) {
             let right = "add a table [[executors]] with kind = \"cpu\" to CONFIG";
-            return Err(location("executor")
+            return Err(self
+                .in_toml("executor")
                 .diagnostic("the model runs on \"cpu\", and there is no such executor", right));
         }
         let (profile, max_batch) = limit_batch(ProfileSource::Measure, None);
@@ -139,7 +164,7 @@ impl VersionReader<'_> {
                     field: "file".into(),
                 },
                 slo: slo_location,
-                max_batch: location("max_batch"),
+                max_batch: self.in_toml("max_batch"),
             },
         })
     }

@@ -5,12 +5,14 @@
 //! A field that another server would use and this one does not is noted once, with its line, and
 //! passed over. `model.rs` calls this.
 
+use super::ensemble;
 use super::json_config;
 use super::pbtxt::{self, PbtxtField, PbtxtValue};
 use super::warmup_samples::WarmupContext;
 use crate::config::diagnostics::{Diagnostic, Diagnostics, Location};
 use crate::config::linear_profile;
 use crate::config::models::{DeclaredTensor, DeclaredTensors, WarmupSample};
+use crate::config::queries::StageConfig;
 use std::borrow::Cow;
 use std::path::Path;
 use symphony_gpu::DataType;
@@ -24,10 +26,9 @@ const BATCHES: &str = "batches form by deadlines here: set slo_ms in model.toml"
 
 /// Fields of Triton's model configuration that mean nothing here, and what does their work where
 /// something does.
-pub(in crate::config) const PASSED_OVER: [(&str, &str); 18] = [
+pub(in crate::config) const PASSED_OVER: [(&str, &str); 17] = [
     ("dynamic_batching", BATCHES),
     ("sequence_batching", "requests are independent of each other here"),
-    ("ensemble_scheduling", "graphs of models are [[queries]] of CONFIG"),
     ("instance_group", "what runs models is [[executors]] of CONFIG"),
     ("optimization", "the executor chooses for itself"),
     ("runtime", "the executor is set in model.toml"),
@@ -86,6 +87,8 @@ pub(in crate::config) struct TritonConfig {
     pub(in crate::config) declared: DeclaredTensors,
     /// The requests that are run while the model is loaded.
     pub(in crate::config) warmup: Vec<WarmupSample>,
+    /// The steps of an ensemble; none for a model.
+    pub(in crate::config) steps: Vec<StageConfig>,
     /// True if a client brought it with a load.
     pub(in crate::config) of_client: bool,
 }
@@ -101,6 +104,7 @@ impl Default for TritonConfig {
             filename: "model.onnx".to_owned(),
             declared: DeclaredTensors::default(),
             warmup: Vec::new(),
+            steps: Vec::new(),
             of_client: false,
         }
     }
@@ -200,6 +204,7 @@ impl TritonReader<'_> {
                 "parameters" => self.parameters(field, &mut config),
                 "dynamic_batching" => config.class = self.class(field),
                 "instance_group" => self.instances(field),
+                "ensemble_scheduling" => self.steps(field, &mut config),
                 "input" | "output" | "model_warmup" => {}
                 other => {
                     let known = PASSED_OVER.iter().find(|(name, _)| *name == other);
@@ -219,6 +224,7 @@ impl TritonReader<'_> {
             }
         }
         config.max_batch = config.max_batch.map(|size| size.max(1));
+        self.check_kind(fields, &config);
         config
     }
 
@@ -232,7 +238,10 @@ impl TritonReader<'_> {
         match field.value.text().as_deref() {
             Some("") => {}
             Some("onnxruntime_onnx") => config.is_onnxruntime = true,
-            _ => self.refuse(field, "\"onnxruntime_onnx\": this version runs ONNX models only"),
+            Some("ensemble") => {}
+            _ => {
+                self.refuse(field, "\"onnxruntime_onnx\" or \"ensemble\": this version runs ONNX models only")
+            }
         }
     }
 
@@ -241,6 +250,34 @@ impl TritonReader<'_> {
             Some("") => {}
             Some("onnxruntime") => config.is_onnxruntime = true,
             _ => self.refuse(field, "\"onnxruntime\": this version runs ONNX models only"),
+        }
+    }
+
+    /// Checks that what is called an ensemble has steps, and nothing else has any.
+    fn check_kind(&mut self, fields: &[PbtxtField<'_>], config: &TritonConfig) {
+        let of_name = |name| named(fields, name);
+        let is_ensemble = |field: &PbtxtField<'_>| field.value.text().as_deref() == Some("ensemble");
+        let has_steps = of_name("ensemble_scheduling").is_some();
+        if let Some(platform) = of_name("platform").filter(|platform| is_ensemble(platform) && !has_steps) {
+            let diagnostic = self.location(platform).diagnostic(
+                "is \"ensemble\", and there is no ensemble_scheduling",
+                "add the steps of the ensemble, or take it out",
+            );
+            self.diagnostics.push(diagnostic);
+        }
+        if let Some(steps) = of_name("ensemble_scheduling").filter(|_| config.is_onnxruntime) {
+            let diagnostic = self.location(steps).diagnostic(
+                "is given for a model with a file",
+                "take it out, or say platform: \"ensemble\" and no backend",
+            );
+            self.diagnostics.push(diagnostic);
+        }
+    }
+
+    fn steps(&mut self, field: &PbtxtField<'_>, config: &mut TritonConfig) {
+        match ensemble::read_steps(self.path, field, self.notes) {
+            Ok(steps) => config.steps = steps,
+            Err(diagnostic) => self.diagnostics.push(diagnostic),
         }
     }
 

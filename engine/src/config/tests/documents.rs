@@ -226,6 +226,7 @@ fn every_field_of_tritons_that_is_known_is_in_the_documents_and_the_reverse() {
     let read = [
         "backend",
         "default_model_filename",
+        "ensemble_scheduling",
         "input",
         "max_batch_size",
         "model_warmup",

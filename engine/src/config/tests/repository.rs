@@ -297,7 +297,97 @@ fn every_error_is_reported_with_its_file_and_line() {
     let same_name = format!("{CONFIG}[[models]]\nname = \"m\"\n{EMULATED}");
     assert_eq!(
         diagnostics(&same_name, &[("m/model.toml", EMULATED)]),
-        ["models/m:1: name: CONFIG has a model of this name; give each model a name of its own"]
+        ["models/m:1: name: CONFIG has a model or a query of this name; give each model a name of its own"]
+    );
+}
+
+const ENSEMBLE: &str = r#"
+platform: "ensemble"
+max_batch_size: 8
+input { name: "image" data_type: TYPE_FP32 dims: [ 2 ] }
+output [ { name: "label" data_type: TYPE_FP32 dims: [ 2 ] } ]
+ensemble_scheduling {
+  step [
+    { model_name: "m" model_version: -1
+      input_map { key: "x" value: "half" } output_map { key: "y" value: "label" } },
+    { model_name: "m" model_version: 1
+      input_map [ { key: "x" value: "image" } ] output_map { key: "y" value: "half" } }
+  ]
+}
+"#;
+
+#[test]
+fn an_ensembles_steps_are_the_stages_of_a_query() {
+    let files = [
+        ("m/model.toml", SLO),
+        (ONNX_OF_M, "x"),
+        ("both/config.pbtxt", ENSEMBLE),
+        ("both/model.toml", "slo_ms = 80\n"),
+    ];
+    let config = good(CONFIG, &files);
+    assert_eq!(versions(&config), [("m", 1)]);
+    let [query] = &config.queries[..] else { panic!("{:?}", config.queries) };
+    assert_eq!((query.name.as_str(), query.slo), ("both", Nanos::from_millis_f64(80.0)));
+    assert_eq!(
+        (&query.inputs[..], &query.outputs[..]),
+        (&["image".to_owned()][..], &["label".to_owned()][..])
+    );
+    // In the order in which they run, each by a name of its own.
+    let stages: Vec<_> = query.stages.iter().map(|stage| (stage.name.as_str(), stage.version)).collect();
+    assert_eq!(stages, [("m-2", Some(1)), ("m", None)]);
+    assert_eq!(
+        (query.stages[0].inputs[0].tensor.as_str(), query.stages[0].outputs[0].tensor.as_str()),
+        ("image", "half")
+    );
+    let row = |shape: &[usize]| {
+        Signature::of_rows(
+            vec![tensor("image", DataType::Fp32, &[2])],
+            vec![tensor("label", DataType::Fp32, shape)],
+        )
+    };
+    assert_eq!(query.undeclared(&row(&[2])), []);
+    assert_eq!(query.undeclared(&row(&[3])).len(), 1);
+}
+
+#[test]
+fn errors_of_an_ensemble_have_their_file_and_line() {
+    let cases = [
+        (
+            ENSEMBLE.replace("value: \"half\" } output_map", "value: \"none\" } output_map"),
+            "config.pbtxt:7: step: stage \"m\" takes tensor \"none\"",
+        ),
+        (
+            ENSEMBLE.replace("model_version: 1", "model_version: 0"),
+            "config.pbtxt:10: model_version: is 0; it must be a version from 1",
+        ),
+        (
+            ENSEMBLE.replace("model_name: \"m\" model_version: 1", ""),
+            "config.pbtxt:7: step: has a step without a model_name",
+        ),
+        (ENSEMBLE.replace("key: \"x\" value: \"image\"", "key: \"x\""), "config.pbtxt:11: input_map: is a"),
+        (ENSEMBLE.replace("input {", "outputs {"), "config.pbtxt:1: input: is missing; declare each input"),
+        (
+            "platform: \"ensemble\"".to_owned(),
+            "config.pbtxt:1: platform: is \"ensemble\", and there is no ensemble_scheduling",
+        ),
+        ("ensemble_scheduling { }".to_owned(), "config.pbtxt:1: ensemble_scheduling: has 0 steps; give 1 to"),
+        (
+            format!("{ENSEMBLE}backend: \"onnxruntime\""),
+            "config.pbtxt:6: ensemble_scheduling: is given for a model with a file",
+        ),
+    ];
+    for (pbtxt, expected) in cases {
+        let files =
+            [("m/model.toml", SLO), (ONNX_OF_M, "x"), ("e/config.pbtxt", &pbtxt), ("e/model.toml", SLO)];
+        let rendered = diagnostics(CONFIG, &files);
+        assert!(rendered.len() == 1 && rendered[0].contains(expected), "{rendered:?} should say {expected}");
+    }
+    let slo = diagnostics(CONFIG, &[("e/config.pbtxt", ENSEMBLE)]);
+    assert_eq!(
+        slo,
+        [
+            "models/e/model.toml:1: slo_ms: there is no such file; write the latency promised there, like `slo_ms = 50`; or for all models in [repository]"
+        ]
     );
 }
 
