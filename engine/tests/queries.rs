@@ -10,22 +10,23 @@ use harness::onnx::{
 use harness::process::{ServerProcess, request};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
-use std::path::Path;
 use std::process::{Command, Stdio};
+use tempfile::TempDir;
 
 /// A served configuration, killed when the test is over.
 struct Server {
     address: SocketAddr,
     _process: ServerProcess,
+    _folder: TempDir,
 }
 
 impl Server {
-    fn start(folder: &Path, config: &str, options: &[&str]) -> Server {
-        std::fs::write(folder.join("symphony.toml"), config).unwrap();
+    fn start(folder: TempDir, config: &str) -> Server {
+        std::fs::write(folder.path().join("symphony.toml"), config).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_symphony"));
-        command.args(["serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]).args(options).arg(folder);
+        command.args(["serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]).arg(folder.path());
         let process = ServerProcess::start(&mut command, Stdio::null());
-        Server { address: process.address(), _process: process }
+        Server { address: process.address(), _process: process, _folder: folder }
     }
 
     fn call(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
@@ -66,8 +67,10 @@ fn detector() -> Vec<u8> {
     file(&graph(&nodes, &constants, &[tensor("x", FLOAT, &[0, 2])], &outputs))
 }
 
-/// Writes models of rows of two numbers: `double`, `next`, `difference` and `detector`.
-fn write_models(folder: &Path) {
+/// A folder with a repository `models` of rows of two numbers: `double`, `next`, `difference` and
+/// `detector`.
+fn models() -> TempDir {
+    let all = tempfile::tempdir().unwrap();
     let x = |name: &str| tensor(name, FLOAT, &[0, 2]);
     let of_one = |kind: &str, value: f32| {
         let nodes = [node(kind, &["x", "c"], &["y"], &[])];
@@ -82,12 +85,13 @@ fn write_models(folder: &Path) {
         ("detector", detector()),
     ];
     for (name, model) in models {
-        let folder = folder.join("models").join(name).join("1");
+        let folder = all.path().join("models").join(name).join("1");
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("model.onnx"), model).unwrap();
         let keys = "slo_ms = 20000\nmax_batch = 8\nprofile = { alpha_ms = 1, beta_ms = 1 }\n";
         std::fs::write(folder.parent().unwrap().join("model.toml"), keys).unwrap();
     }
+    all
 }
 
 /// 2 x - ((2 x) + 1), and 2 x: two stages after the first, of which one waits for the other.
@@ -118,9 +122,7 @@ fn rows(values: &[[f32; 2]]) -> Value {
 
 #[test]
 fn a_query_of_three_models_answers_as_one_model_with_the_times_of_its_stages() {
-    let folder = tempfile::tempdir().unwrap();
-    write_models(folder.path());
-    let server = Server::start(folder.path(), OF_THREE, &[]);
+    let server = Server::start(models(), OF_THREE);
     let (status, answer) = server.infer("minus_one", &rows(&[[1.0, 2.0], [3.0, -4.0], [0.0, 8.0]]));
     assert_eq!(status, 200, "{answer}");
     assert_eq!((&answer["model_name"], &answer["id"]), (&json!("minus_one"), &json!("q")));
@@ -138,9 +140,7 @@ fn a_query_of_three_models_answers_as_one_model_with_the_times_of_its_stages() {
 
 #[test]
 fn a_query_is_described_and_counted_as_a_model() {
-    let folder = tempfile::tempdir().unwrap();
-    write_models(folder.path());
-    let server = Server::start(folder.path(), OF_THREE, &[]);
+    let server = Server::start(models(), OF_THREE);
     let (_, metadata) = server.get("/v2/models/minus_one");
     assert_eq!(metadata["platform"], "ensemble");
     assert_eq!(metadata["inputs"], json!([{ "name": "image", "datatype": "FP32", "shape": [-1, 2] }]));
@@ -170,9 +170,7 @@ fn a_query_is_described_and_counted_as_a_model() {
 
 #[test]
 fn a_query_is_ready_while_all_of_its_models_are() {
-    let folder = tempfile::tempdir().unwrap();
-    write_models(folder.path());
-    let server = Server::start(folder.path(), OF_THREE, &[]);
+    let server = Server::start(models(), OF_THREE);
     let ready = || server.get("/v2/models/minus_one/ready").0;
     assert_eq!(ready(), 200);
     assert_eq!(server.call("POST", "/v2/repository/models/next/unload", "{}").0, 200);
@@ -207,9 +205,7 @@ stages = [
 
 #[test]
 fn a_stage_runs_for_as_many_items_of_a_row_as_a_tensor_says() {
-    let folder = tempfile::tempdir().unwrap();
-    write_models(folder.path());
-    let server = Server::start(folder.path(), OF_FOUND, &[]);
+    let server = Server::start(models(), OF_FOUND);
     let (_, metadata) = server.get("/v2/models/objects");
     assert_eq!(metadata["outputs"][1], json!({ "name": "scores", "datatype": "FP32", "shape": [-1, 3, 2] }));
     let image = [[2.0, 1.0], [-1.0, 0.0], [0.0, 9.0]];
@@ -265,8 +261,7 @@ stages = [
 
 #[test]
 fn the_deadline_of_a_stage_follows_from_the_querys_and_not_from_its_model() {
-    let folder = tempfile::tempdir().unwrap();
-    let server = Server::start(folder.path(), SLOW, &[]);
+    let server = Server::start(tempfile::tempdir().unwrap(), SLOW);
     let body = |timeout_us: u64| {
         json!({ "parameters": { "timeout": timeout_us },
                 "inputs": [{ "name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4] }] })
@@ -311,14 +306,13 @@ ensemble_scheduling {{
 #[test]
 fn an_ensemble_of_the_repository_is_a_query() {
     const CONFIG: &str = "policy = \"work-conserving\"\n[[executors]]\nkind = \"cpu\"\n[repository]\npath = \"models\"\ncontrol = \"explicit\"\nload = [\"*\"]\n";
-    let folder = tempfile::tempdir().unwrap();
-    write_models(folder.path());
+    let folder = models();
     for (name, dims) in [("minus_one", 2), ("wrong", 3)] {
         let folder = folder.path().join("models").join(name);
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("config.pbtxt"), ensemble(dims)).unwrap();
     }
-    let server = Server::start(folder.path(), CONFIG, &[]);
+    let server = Server::start(folder, CONFIG);
     let (status, answer) = server.infer("minus_one", &rows(&[[1.0, 2.0], [3.0, -4.0]]));
     assert_eq!((status, &answer["outputs"][0]["data"]), (200, &json!([-1.0, -1.0, -1.0, -1.0])), "{answer}");
     assert!(answer["parameters"]["next.answered_us"].is_u64(), "{answer}");

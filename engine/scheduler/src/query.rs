@@ -1,8 +1,8 @@
 //! Queries: requests that pass through several models under one SLO (Nexus, sections 4.2 and 6.2).
 //! A [`QueryGraph`] is a dataflow graph of stages in topological order, with one root. The crate
 //! `symphony` reads them from workload files; the simulator runs them. `symphony serve` shares with
-//! it a query's [course](QueryCourse) through its stages and the [reserves](StageReserves) by which
-//! their deadlines follow from the query's.
+//! it the [reserves](StageReserves) by which the deadlines of stages follow from the query's, and
+//! runs a query by its [course](QueryCourse) through its stages.
 
 mod course;
 mod reserves;
@@ -144,12 +144,32 @@ impl QueryGraph {
 
     /// Returns the stages that each stage feeds.
     pub fn outputs(&self) -> Vec<Vec<usize>> {
-        let mut outputs = vec![Vec::new(); self.stages.len()];
-        for (at, stage) in self.stages.iter().enumerate() {
-            stage.inputs().iter().for_each(|&input| outputs[input].push(at));
-        }
-        outputs
+        outputs_of(self.stages.iter().map(QueryStage::inputs))
     }
+}
+
+/// Returns the stages that each stage feeds, of a graph given by the inputs of each.
+pub fn outputs_of<'a>(inputs: impl ExactSizeIterator<Item = &'a [usize]>) -> Vec<Vec<usize>> {
+    let mut outputs = vec![Vec::new(); inputs.len()];
+    for (at, inputs) in inputs.enumerate() {
+        inputs.iter().for_each(|&input| outputs[input].push(at));
+    }
+    outputs
+}
+
+/// Returns the stages of a graph in topological order, given the inputs of each: of those that
+/// could be next, the first.
+///
+/// Errors: the first stage that is in a cycle, or after one.
+pub fn topological_order(inputs: &[Vec<usize>]) -> Result<Vec<usize>, usize> {
+    let mut order: Vec<usize> = Vec::with_capacity(inputs.len());
+    while order.len() < inputs.len() {
+        let mut left = (0..inputs.len()).filter(|at| !order.contains(at));
+        let stuck = left.clone().next().expect("there are stages left");
+        let next = left.find(|&at| inputs[at].iter().all(|input| order.contains(input)));
+        order.push(next.ok_or(stuck)?);
+    }
+    Ok(order)
 }
 
 /// How a query's SLO is divided over its stages (docs/queries.md).
@@ -188,5 +208,17 @@ impl DeadlineSplit {
     /// Returns its name.
     pub fn name(self) -> &'static str {
         DeadlineSplit::ALL.iter().find(|split| split.0 == self).map_or("", |split| split.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_are_ordered_after_their_inputs_or_the_first_in_a_cycle_is_named() {
+        assert_eq!(topological_order(&[vec![2], vec![], vec![1], vec![1]]), Ok(vec![1, 2, 0, 3]));
+        assert_eq!(topological_order(&[vec![], vec![3], vec![1], vec![1]]), Err(1));
+        assert_eq!(topological_order(&[vec![0]]), Err(0));
     }
 }

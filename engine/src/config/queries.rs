@@ -8,7 +8,7 @@ use super::models::DeclaredTensors;
 use super::toml_reader::{TomlTable, TomlValue, read_each};
 use std::collections::{BTreeMap, BTreeSet};
 use symphony_gpu::Signature;
-use symphony_scheduler::query::MAX_STAGES;
+use symphony_scheduler::query::{MAX_STAGES, topological_order};
 use symphony_transport::Nanos;
 
 /// The most queries that are served.
@@ -112,13 +112,12 @@ fn read_query(table: &TomlTable<'_>) -> Option<QueryConfig> {
     const STAGES: &str = "a list of tables, each with the `model` of a stage";
     const INPUTS: &str = "the names of the tensors that a client gives, like [\"image\"]";
     const OUTPUTS: &str = "the names of the tensors that a client gets, like [\"label\"]";
-    let name =
-        table.required("name", "the query's name").and_then(|value| read_name(&value, "the query's name"));
+    let name = table.required("name", "the query's name").and_then(|value| value.name("the query's name"));
     let slo = table.required("slo_ms", "the latency promised for the whole query, in ms");
     let slo = slo.and_then(|value| value.number(linear_profile::SLO)).map(Nanos::from_millis_f64);
     let names = |field, right: &str| {
         let items = bounded(&table.required(field, right)?, right, MAX_TENSORS)?;
-        read_each(&items, |item| read_name(item, "the name of a tensor"))
+        read_each(&items, |item| item.name("the name of a tensor"))
     };
     let (inputs, outputs) = (names("inputs", INPUTS), names("outputs", OUTPUTS));
     let stages = table.required("stages", STAGES).and_then(|value| {
@@ -153,27 +152,18 @@ fn bounded<'d>(value: &TomlValue<'d>, right: &str, most: usize) -> Option<Vec<To
     Some(items)
 }
 
-fn read_name(value: &TomlValue<'_>, what: &str) -> Option<String> {
-    let name = value.text(what)?;
-    if name.is_empty() {
-        value.refuse_value("a name");
-        return None;
-    }
-    Some(name.to_owned())
-}
-
 fn read_stage(table: &TomlTable<'_>) -> Option<StageConfig> {
     const MODEL: &str = "the name of a model";
-    let model = table.required("model", MODEL).and_then(|value| read_name(&value, MODEL));
-    let name = table.optional("name").map(|value| read_name(&value, "the stage's name"));
+    let model = table.required("model", MODEL).and_then(|value| value.name(MODEL));
+    let name = table.optional("name").map(|value| value.name("the stage's name"));
     let version = table.optional("version").map(|value| value.integer(1..=u64::MAX));
     let inputs = read_links(table, "inputs", "input");
     let outputs = read_links(table, "outputs", "output");
     let fan_out = table.optional("fan_out").map_or(Some(Vec::new()), |value| {
         let right = "the names of tensors whose first dimension holds items, like [\"crops\"]";
-        read_each(&bounded(&value, right, MAX_TENSORS)?, |item| read_name(item, "the name of a tensor"))
+        read_each(&bounded(&value, right, MAX_TENSORS)?, |item| item.name("the name of a tensor"))
     });
-    let count = table.optional("count").map(|value| read_name(&value, "the name of a tensor"));
+    let count = table.optional("count").map(|value| value.name("the name of a tensor"));
     let model = model?;
     Some(StageConfig {
         name: name.unwrap_or_else(|| Some(model.clone()))?,
@@ -194,11 +184,11 @@ fn read_links(table: &TomlTable<'_>, field: &'static str, kind: &'static str) ->
     let items = bounded(&table.required(field, &right)?, &right, MAX_TENSORS)?;
     read_each(&items, |item| {
         if item.is_text() {
-            let name = read_name(item, "the name of a tensor")?;
+            let name = item.name("the name of a tensor")?;
             return Some(TensorLink { of_model: name.clone(), tensor: name });
         }
         item.table(|link| {
-            let read = |field, what: &str| read_name(&link.required(field, what)?, what);
+            let read = |field, what: &str| link.required(field, what)?.name(what);
             let of_model = read(kind, "the name that it has in the model");
             let tensor = read("tensor", "the name that it has in the query");
             Some(TensorLink { of_model: of_model?, tensor: tensor? })
@@ -213,21 +203,13 @@ impl QueryConfig {
     pub(super) fn checked(mut self) -> Result<QueryConfig, Diagnostic> {
         self.check_stages()?;
         self.check_tensors()?;
-        let mut order: Vec<usize> = Vec::with_capacity(self.stages.len());
-        while order.len() < self.stages.len() {
-            let is_ready = |at: &usize| {
-                let mut makers = self.stages[*at].needs().filter_map(|tensor| self.maker(tensor));
-                !order.contains(at) && makers.all(|maker| order.contains(&maker))
-            };
-            let Some(next) = (0..self.stages.len()).find(is_ready) else {
-                let stuck = (0..self.stages.len()).find(|at| !order.contains(at));
-                let stage = &self.stages[stuck.expect("there are stages left")];
-                let wrong = format!("stage \"{}\" is in a cycle, or after one", stage.name);
-                let right = "no stage may need what follows from its own outputs";
-                return Err(stage.location.diagnostic(wrong, right));
-            };
-            order.push(next);
-        }
+        let inputs = |stage: &StageConfig| stage.needs().filter_map(|tensor| self.maker(tensor)).collect();
+        let inputs: Vec<Vec<usize>> = self.stages.iter().map(inputs).collect();
+        let order = topological_order(&inputs).map_err(|stuck| {
+            let stage = &self.stages[stuck];
+            let wrong = format!("stage \"{}\" is in a cycle, or after one", stage.name);
+            stage.location.diagnostic(wrong, "no stage may need what follows from its own outputs")
+        })?;
         self.stages = order.into_iter().map(|at| self.stages[at].clone()).collect();
         Ok(self)
     }

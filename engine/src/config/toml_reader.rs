@@ -368,6 +368,16 @@ impl<'d> TomlValue<'d> {
         text
     }
 
+    /// Reads a name, which is not empty; `what` says of what.
+    pub(super) fn name(&self, what: &str) -> Option<String> {
+        let name = self.text(what)?;
+        if name.is_empty() {
+            self.refuse_value("a name");
+            return None;
+        }
+        Some(name.to_owned())
+    }
+
     /// Reads one of these words.
     pub(super) fn word<'w>(&self, words: &[&'w str]) -> Option<&'w str> {
         let right = format!("one of {}", quoted(words));

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use symphony_gpu::{DataType, Signature, TensorSpec};
-use symphony_scheduler::query::StageReserves;
+use symphony_scheduler::query::{StageReserves, outputs_of};
 use symphony_transport::Nanos;
 
 /// The place that a tensor of a query comes from.
@@ -77,6 +77,9 @@ pub(in crate::api) struct FoundQuery {
     pub(in crate::api) stages: Vec<FoundStage>,
     /// The source of each output.
     pub(in crate::api) outputs: Vec<TensorSource>,
+    /// The shortest time that each stage can take: that of one item, or of a batch of all of them
+    /// where their number is fixed.
+    shortest: Vec<Nanos>,
 }
 
 impl FoundQuery {
@@ -95,6 +98,7 @@ impl FoundQuery {
             table: Arc::clone(table),
             stages: Vec::with_capacity(config.stages.len()),
             outputs: Vec::new(),
+            shortest: Vec::new(),
         };
         // In topological order.
         for stage in &config.stages {
@@ -102,6 +106,7 @@ impl FoundQuery {
             found.stages.push(stage);
         }
         found.outputs = config.outputs.iter().map(|tensor| found.source(tensor)).collect::<Result<_, _>>()?;
+        found.shortest = (0..found.stages.len()).map(|stage| found.shortest_of(stage)).collect();
         let info = found.described()?;
         if let Some(differs) = config.undeclared(&info.signature).first() {
             return Err(differs.to_string());
@@ -261,9 +266,8 @@ impl FoundQuery {
         self.stages.iter().enumerate().find_map(of_stage)
     }
 
-    /// Returns the shortest time that a stage can take: that of one item, or of a batch of all of
-    /// them where their number is fixed.
-    fn shortest(&self, stage: usize) -> Nanos {
+    /// Returns the shortest time that a stage can take.
+    fn shortest_of(&self, stage: usize) -> Nanos {
         let (found, model) = (&self.stages[stage], self.model(stage));
         let items = if found.count.is_some() { 1 } else { found.room() };
         model.profile.latency(items.min(model.max_batch).max(1))
@@ -281,11 +285,7 @@ impl FoundQuery {
 
     /// Returns the stages that wait for each stage.
     pub(in crate::api) fn outputs_of_stages(&self) -> Vec<Vec<usize>> {
-        let mut outputs = vec![Vec::new(); self.stages.len()];
-        for (stage, found) in self.stages.iter().enumerate() {
-            found.after.iter().for_each(|&before| outputs[before].push(stage));
-        }
-        outputs
+        outputs_of(self.stages.iter().map(|stage| &stage.after[..]))
     }
 }
 
@@ -368,14 +368,17 @@ impl CoreQueries {
 
     /// Calls `run` with the reserves of a query, which are new where its models are.
     fn with_reserves<T>(&self, query: &FoundQuery, run: impl FnOnce(&mut StageReserves) -> T) -> T {
-        let shortest: Vec<Nanos> = (0..query.stages.len()).map(|stage| query.shortest(stage)).collect();
         let mut all = self.reserves.borrow_mut();
         let kept = &mut all[query.at];
         match kept {
-            Some(reserves) if reserves.is_of(&shortest) => run(reserves),
+            Some(reserves) if reserves.is_of(&query.shortest) => run(reserves),
             _ => {
                 let slo = query.config().slo;
-                run(kept.insert(StageReserves::in_proportion(query.outputs_of_stages(), &shortest, slo)))
+                run(kept.insert(StageReserves::in_proportion(
+                    query.outputs_of_stages(),
+                    &query.shortest,
+                    slo,
+                )))
             }
         }
     }

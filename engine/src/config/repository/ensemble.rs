@@ -1,7 +1,7 @@
 //! Ensembles: `ensemble_scheduling` of a `config.pbtxt`, whose steps are the stages of a query.
 //! `triton.rs` reads the steps, `model.rs` makes the query of them.
 
-use super::pbtxt::{PbtxtField, PbtxtValue};
+use super::pbtxt::{PbtxtField, PbtxtValue, named};
 use crate::config::diagnostics::{Diagnostic, Location};
 use crate::config::models::DeclaredTensors;
 use crate::config::queries::{QueryConfig, StageConfig, TensorLink};
@@ -34,7 +34,7 @@ pub(super) fn read_steps(
     let steps = reader.stages.len();
     if steps == 0 || steps > MAX_STAGES {
         let wrong = format!("has {steps} steps");
-        return Err(reader.location(field).diagnostic(wrong, format!("give 1 to {MAX_STAGES}")));
+        return Err(field.location(path).diagnostic(wrong, format!("give 1 to {MAX_STAGES}")));
     }
     Ok(reader.stages)
 }
@@ -46,13 +46,8 @@ struct StepReader<'r> {
 }
 
 impl StepReader<'_> {
-    fn location(&self, field: &PbtxtField<'_>) -> Location {
-        Location { file: self.path.into(), line: field.line, field: field.name.to_owned() }
-    }
-
     fn is_not(&self, field: &PbtxtField<'_>, right: &str) -> Diagnostic {
-        let wrong = format!("is {}", field.value.quote());
-        self.location(field).diagnostic(wrong, format!("it must be {right}"))
+        field.is_not(field.location(self.path), right)
     }
 
     fn pass_over(&mut self, field: &PbtxtField<'_>, why: &str) {
@@ -85,8 +80,8 @@ impl StepReader<'_> {
         }
         let Some(model) = model.filter(|_| !inputs.is_empty() && !outputs.is_empty()) else {
             let wrong = "has a step without a model_name, an input_map or an output_map";
-            return Err(self
-                .location(field)
+            return Err(field
+                .location(self.path)
                 .diagnostic(wrong, format!("give each step all three, like {STEP}")));
         };
         let before = self.stages.iter().filter(|stage| stage.model == model).count();
@@ -104,7 +99,7 @@ impl StepReader<'_> {
             outputs,
             fan_out: Vec::new(),
             count: None,
-            location: self.location(field),
+            location: field.location(self.path),
         });
         Ok(())
     }
@@ -113,8 +108,11 @@ impl StepReader<'_> {
     fn links(&self, field: &PbtxtField<'_>, links: &mut Vec<TensorLink>) -> Result<(), Diagnostic> {
         for entry in field.value.each() {
             let text = |key: &str| {
-                let part = entry.fields()?.iter().find(|part| part.name == key)?;
-                part.value.text().filter(|name| !name.is_empty()).map(|name| name.into_owned())
+                named(entry.fields()?, key)?
+                    .value
+                    .text()
+                    .filter(|name| !name.is_empty())
+                    .map(|name| name.into_owned())
             };
             let (Some(of_model), Some(tensor)) = (text("key"), text("value")) else {
                 return Err(

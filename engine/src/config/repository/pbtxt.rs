@@ -34,6 +34,23 @@ pub enum PbtxtValue<'t> {
     List(Vec<PbtxtValue<'t>>),
 }
 
+impl PbtxtField<'_> {
+    /// Returns its location in the file at `path`.
+    pub(super) fn location(&self, path: &Path) -> Location {
+        Location { file: path.into(), line: self.line, field: self.name.to_owned() }
+    }
+
+    /// Returns the diagnostic, at `location`, that its value is not what `right` describes.
+    pub(super) fn is_not(&self, location: Location, right: impl fmt::Display) -> Diagnostic {
+        location.diagnostic(format!("is {}", self.value.quote()), format!("it must be {right}"))
+    }
+}
+
+/// Returns the first field of this name.
+pub(super) fn named<'v, 't>(fields: &'v [PbtxtField<'t>], name: &str) -> Option<&'v PbtxtField<'t>> {
+    fields.iter().find(|field| field.name == name)
+}
+
 impl<'t> PbtxtValue<'t> {
     /// Returns the text of a string.
     pub fn text(&self) -> Option<Cow<'t, str>> {

@@ -7,7 +7,7 @@
 
 use super::ensemble;
 use super::json_config;
-use super::pbtxt::{self, PbtxtField, PbtxtValue};
+use super::pbtxt::{self, PbtxtField, PbtxtValue, named};
 use super::warmup_samples::WarmupContext;
 use crate::config::diagnostics::{Diagnostic, Diagnostics, Location};
 use crate::config::linear_profile;
@@ -171,14 +171,9 @@ struct TritonReader<'r> {
 }
 
 impl TritonReader<'_> {
-    fn location(&self, field: &PbtxtField<'_>) -> Location {
-        Location { file: self.path.into(), line: field.line, field: field.name.to_owned() }
-    }
-
     /// Reports that the value is not what `right` describes.
     fn refuse(&mut self, field: &PbtxtField<'_>, right: impl std::fmt::Display) {
-        let wrong = format!("is {}", field.value.quote());
-        self.diagnostics.push(self.location(field).diagnostic(wrong, format!("it must be {right}")));
+        self.diagnostics.push(field.is_not(field.location(self.path), right));
     }
 
     /// Notes that the field has no effect.
@@ -255,18 +250,19 @@ impl TritonReader<'_> {
 
     /// Checks that what is called an ensemble has steps, and nothing else has any.
     fn check_kind(&mut self, fields: &[PbtxtField<'_>], config: &TritonConfig) {
-        let of_name = |name| named(fields, name);
         let is_ensemble = |field: &PbtxtField<'_>| field.value.text().as_deref() == Some("ensemble");
-        let has_steps = of_name("ensemble_scheduling").is_some();
-        if let Some(platform) = of_name("platform").filter(|platform| is_ensemble(platform) && !has_steps) {
-            let diagnostic = self.location(platform).diagnostic(
+        let has_steps = named(fields, "ensemble_scheduling").is_some();
+        if let Some(platform) =
+            named(fields, "platform").filter(|platform| is_ensemble(platform) && !has_steps)
+        {
+            let diagnostic = platform.location(self.path).diagnostic(
                 "is \"ensemble\", and there is no ensemble_scheduling",
                 "add the steps of the ensemble, or take it out",
             );
             self.diagnostics.push(diagnostic);
         }
-        if let Some(steps) = of_name("ensemble_scheduling").filter(|_| config.is_onnxruntime) {
-            let diagnostic = self.location(steps).diagnostic(
+        if let Some(steps) = named(fields, "ensemble_scheduling").filter(|_| config.is_onnxruntime) {
+            let diagnostic = steps.location(self.path).diagnostic(
                 "is given for a model with a file",
                 "take it out, or say platform: \"ensemble\" and no backend",
             );
@@ -315,7 +311,8 @@ impl TritonReader<'_> {
             };
             match &*key {
                 "slo_ms" => {
-                    let location = Location { field: "parameters.slo_ms".to_owned(), ..self.location(field) };
+                    let location =
+                        Location { field: "parameters.slo_ms".to_owned(), ..field.location(self.path) };
                     match value.parse().ok().filter(|&ms| linear_profile::SLO.contain(ms)) {
                         Some(ms) => config.slo = Some((Nanos::from_millis_f64(ms), location)),
                         None => {
@@ -452,7 +449,7 @@ impl TritonReader<'_> {
                 "reshape" => reshape = Some(part),
                 "is_shape_tensor" | "allow_ragged_batch" | "is_non_linear_format_io" => {
                     let wrong = "is not supported in this version";
-                    self.diagnostics.push(self.location(part).diagnostic(wrong, "take it out"));
+                    self.diagnostics.push(part.location(self.path).diagnostic(wrong, "take it out"));
                     good = false;
                 }
                 "label_filename" => self.pass_over(part, "classes are told by their index here"),
@@ -470,13 +467,14 @@ impl TritonReader<'_> {
         if name.is_none() || datatype.is_none() {
             let right = "give each a name and a data_type, like TYPE_FP32";
             if good {
-                self.diagnostics
-                    .push(self.location(field).diagnostic("has a tensor without a name or a type", right));
+                self.diagnostics.push(
+                    field.location(self.path).diagnostic("has a tensor without a name or a type", right),
+                );
             }
             return None;
         }
         let (name, datatype) = (name?.into_owned(), datatype?);
-        let location = self.location(field);
+        let location = field.location(self.path);
         good.then_some(DeclaredTensor { location, name, datatype, dims, is_whole: !batched, is_optional })
     }
 }
@@ -541,11 +539,6 @@ fn cpu_instances(group: &PbtxtValue<'_>) -> u64 {
     }
     let count = named(fields, "count").and_then(|count| u64::try_from(count.value.whole()?).ok());
     count.unwrap_or(1)
-}
-
-/// Returns the first field of this name.
-fn named<'v, 't>(fields: &'v [PbtxtField<'t>], name: &str) -> Option<&'v PbtxtField<'t>> {
-    fields.iter().find(|field| field.name == name)
 }
 
 /// True if `name` names a file in a folder, and none outside of it.

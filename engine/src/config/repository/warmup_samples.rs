@@ -1,7 +1,7 @@
 //! `model_warmup` of Triton's `config.pbtxt`: the samples that are run while the model is loaded.
 //! Whether their inputs are the model's only loading it shows.
 
-use super::pbtxt::{PbtxtField, PbtxtValue};
+use super::pbtxt::{PbtxtField, PbtxtValue, named};
 use crate::config::diagnostics::{Diagnostic, Location};
 use crate::config::models::{WarmupData, WarmupInput, WarmupSample};
 use std::path::{Component, Path};
@@ -40,7 +40,7 @@ impl WarmupContext<'_> {
     }
 
     fn location(&self, field: &PbtxtField<'_>) -> Location {
-        Location { file: self.path.into(), line: field.line, field: format!("model_warmup.{}", field.name) }
+        Location { field: format!("model_warmup.{}", field.name), ..field.location(self.path) }
     }
 
     fn wrong(&self, field: &PbtxtField<'_>, wrong: impl ToString, right: impl ToString) -> Diagnostic {
@@ -48,11 +48,11 @@ impl WarmupContext<'_> {
     }
 
     fn is_not(&self, field: &PbtxtField<'_>, right: &str) -> Diagnostic {
-        self.wrong(field, format!("is {}", field.value.quote()), format!("it must be {right}"))
+        field.is_not(self.location(field), right)
     }
 
     fn sample(&self, field: &PbtxtField<'_>, value: &PbtxtValue<'_>) -> Result<WarmupSample, Diagnostic> {
-        let location = Location { field: field.name.to_owned(), ..self.location(field) };
+        let location = field.location(self.path);
         let mut sample =
             WarmupSample { location, name: String::new(), rows: 1, count: 1, inputs: Vec::new() };
         let fields = value.fields().ok_or_else(|| self.is_not(field, "{ name: \"x\" inputs { … } }"))?;
@@ -89,7 +89,7 @@ impl WarmupContext<'_> {
     /// Reads one entry of the map from names of inputs to their data.
     fn input(&self, field: &PbtxtField<'_>, entry: &PbtxtValue<'_>) -> Result<WarmupInput, Diagnostic> {
         let right = "{ key: \"x\" value { data_type: TYPE_FP32 dims: [ 3 ] zero_data: true } }";
-        let of = |name: &str| entry.fields()?.iter().find(|part| part.name == name);
+        let of = |name: &str| named(entry.fields()?, name);
         let name = of("key").and_then(|key| key.value.text());
         let parts = of("value").and_then(|value| value.value.fields());
         let (Some(name), Some(parts)) = (name, parts) else { return Err(self.is_not(field, right)) };

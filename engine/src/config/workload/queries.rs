@@ -8,6 +8,7 @@ use crate::config::toml_reader::{Bounds, TomlTable, TomlValue, read_each};
 use std::collections::HashMap;
 use symphony_scheduler::query::{
     DeadlineSplit, ItemDraw, MAX_ITEMS, MAX_QUERIES, MAX_STAGES, QueryGraph, QueryStage, StageInput,
+    topological_order,
 };
 use symphony_scheduler::workload::{Arrival, WorkloadModel, WorkloadQuery};
 use symphony_transport::Nanos;
@@ -84,22 +85,12 @@ fn read_query(table: &TomlTable<'_>) -> Option<QueryEntry> {
 }
 
 fn read_name(table: &TomlTable<'_>, field: &'static str, what: &str) -> Option<String> {
-    name_of(&table.required(field, what)?, what)
-}
-
-fn name_of(value: &TomlValue<'_>, what: &str) -> Option<String> {
-    let name = value.text(what)?;
-    if name.is_empty() {
-        value.refuse_value("a name");
-        return None;
-    }
-    Some(name.to_owned())
+    table.required(field, what)?.name(what)
 }
 
 fn read_stage(table: &TomlTable<'_>) -> Option<StageEntry> {
     let model = read_name(table, "model", "the name of a model of this file");
-    let name =
-        table.optional("name").map_or_else(|| model.clone(), |value| name_of(&value, "the stage's name"));
+    let name = table.optional("name").map_or_else(|| model.clone(), |value| value.name("the stage's name"));
     let after = table.optional("after").map_or(Some(Vec::new()), |value| read_after(&value));
     let gamma = table.optional("gamma").map(|value| value.number(Bounds::above(0.0, MAX_ITEMS)));
     let draw = table.optional("draw").map(|value| {
@@ -247,21 +238,13 @@ fn order(entry: &QueryEntry) -> Result<Vec<usize>, Wrong<'_>> {
             "a query has one root: say what the other is after".to_owned(),
         ));
     }
-    let mut order: Vec<usize> = Vec::with_capacity(stages.len());
-    while order.len() < stages.len() {
-        let ready = |stage: &StageEntry| {
-            stage.after.iter().all(|name| by_name.get(name.as_str()).is_some_and(|at| order.contains(at)))
-        };
-        let next = (0..stages.len()).find(|at| !order.contains(at) && ready(&stages[*at]));
-        let Some(next) = next else {
-            let stuck = stages.iter().enumerate().find(|(at, _)| !order.contains(at));
-            let (_, stage) = stuck.expect("there are stages left");
-            let wrong = format!("stage \"{}\" is in a cycle, or after one", stage.name);
-            return Err((&stage.location, wrong, "a query's graph has no cycle: change `after`".to_owned()));
-        };
-        order.push(next);
-    }
-    Ok(order)
+    let inputs = |stage: &StageEntry| stage.after.iter().map(|name| by_name[name.as_str()]).collect();
+    let inputs: Vec<Vec<usize>> = stages.iter().map(inputs).collect();
+    topological_order(&inputs).map_err(|stuck| {
+        let stage = &stages[stuck];
+        let wrong = format!("stage \"{}\" is in a cycle, or after one", stage.name);
+        (&stage.location, wrong, "a query's graph has no cycle: change `after`".to_owned())
+    })
 }
 
 /// Reports a stage of which a query would have too many items.
