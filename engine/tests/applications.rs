@@ -30,7 +30,7 @@ const APPLICATIONS: &str = "applications = [{ name = \"chat\" }, { name = \"summ
 /// Writes CONFIG and the tokens; the model has these further keys.
 fn write_config(folder: &Path, keys: &str) {
     let config = format!(
-        "[[executors]]\nkind = \"cpu\"\n[[models]]\nname = \"exits\"\nfile = \"{FIXTURE}\"\nslo_ms = 60000\n\
+        "learned_profiles = \"learned.json\"\n[[executors]]\nkind = \"cpu\"\n[[models]]\nname = \"exits\"\nfile = \"{FIXTURE}\"\nslo_ms = 60000\n\
          max_batch = 4\n{keys}"
     );
     std::fs::write(folder.join("symphony.toml"), config).unwrap();
@@ -141,6 +141,30 @@ fn each_application_has_a_profile_that_follows_its_own_batches() {
     let chat = drift("chat");
     assert!(chat.is_none_or(|chat| chat < 2.0), "{chat:?}: the long requests are none of its own");
     assert_eq!(server.interrupt(), Some(0));
+    // The next server begins with that. Metrics have the models that were asked for: once here, of
+    // which nothing can be learnt.
+    let (again, began) = (serve(folder.path()), Instant::now());
+    Exits { server: &again, client: "of-summaries", headers: "", parameters: json!({}) }.pass(0);
+    while metric(&again, "symphony_model_profile_drift", "summary").is_none_or(|drift| drift < 1.9) {
+        assert!(began.elapsed() < PATIENCE);
+    }
+}
+
+#[test]
+fn a_file_that_is_none_of_learned_profiles_is_named_and_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    write_config(folder.path(), "");
+    let file = folder.path().join("learned.json");
+    std::fs::write(&file, "[[models]]\n").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_symphony"));
+    let output = command.args(["serve", "--http", "127.0.0.1:0"]).arg(folder.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("learned.json: no file of learned profiles: ") && said.contains("line 1"),
+        "{said}"
+    );
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "[[models]]\n");
 }
 
 #[test]

@@ -123,6 +123,29 @@ impl RollingProfile {
         RollingProfile { percentile: percentile.clamp(1, 100), ..self }
     }
 
+    /// Begins with what an earlier rolling profile had learnt: the latencies of some batch sizes,
+    /// as [`RollingProfile::learned`] returned them, kept within the bounds of this one. The first
+    /// measurements replace it. To be called after [`RollingProfile::with_longest_alone`].
+    pub fn with_earlier(mut self, earlier: &BTreeMap<usize, Nanos>) -> RollingProfile {
+        let mut known = [None; RANGES];
+        for (&size, latency) in earlier.range(1..=self.start().max_batch()) {
+            known[range_of(size)] = Some(latency.0 as f64 / self.start().latency(size).0 as f64);
+        }
+        if let Some(ratios) = filled(&known) {
+            self.current = ScaledProfile::new(self.start(), self.scale_of(ratios));
+            self.is_measured = true;
+        }
+        self
+    }
+
+    /// Returns the latencies of the largest batch of each range of sizes, from which the profile
+    /// can be made again; `None` before anything was measured.
+    pub fn learned(&self) -> Option<BTreeMap<usize, Nanos>> {
+        let largest = self.start().max_batch();
+        let sizes = SIZE_BOUNDS[..=range_of(largest)].iter().map(|&bound| bound.min(largest));
+        self.measured().map(|profile| sizes.map(|size| (size, profile.latency(size))).collect())
+    }
+
     /// Takes in a batch of `size` rows that ran on `executor`, a number that the caller gives. A
     /// size that start-up's profile lacks says nothing.
     pub fn note(&mut self, executor: usize, size: usize, started: Nanos, finished: Nanos) {
@@ -195,9 +218,14 @@ impl RollingProfile {
             filled(&core::array::from_fn(|at| ranges[at].measured(self.percentile, self.newest)))
         });
         let worst = measured.reduce(|one, other| core::array::from_fn(|at| f64::max(one[at], other[at])))?;
-        let mut levels = worst.map(level_of);
+        Some(self.scale_of(worst))
+    }
+
+    /// Returns the scale of these ratios, with a batch of one within its bound.
+    fn scale_of(&self, ratios: [f64; RANGES]) -> ProfileScale {
+        let mut levels = ratios.map(level_of);
         levels[0] = levels[0].min(self.most_alone);
-        Some(ProfileScale(levels))
+        ProfileScale(levels)
     }
 }
 
@@ -336,6 +364,38 @@ mod tests {
         run.now += LONGEST_GAP;
         run.for_a_while(0, 8, 1.0);
         assert!(run.rolling.drift().is_some_and(|drift| close(drift, 1.0)));
+    }
+
+    #[test]
+    fn what_was_learnt_is_where_the_next_one_begins_until_batches_say_otherwise() {
+        let mut run = Run::new();
+        assert_eq!(run.rolling.learned(), None);
+        for _ in 0..20 * WINDOW {
+            run.batch(0, 4, 1.5);
+            run.batch(0, 48, 2.5);
+        }
+        let (learned, before) = (run.rolling.learned().unwrap(), run.rolling.profile().clone());
+        let mut next = Run { rolling: RollingProfile::new(start()).with_earlier(&learned), ..run };
+        assert_eq!(next.rolling.measured(), Some(&before));
+        assert!(next.rolling.update(next.now).is_none(), "nothing is measured yet");
+        next.for_a_while(0, 64, 1.0);
+        assert!(close(next.ratio(4), 1.0) && close(next.ratio(48), 1.0));
+        // The profile that it is compared with is another one; the latencies are the same.
+        let other = Profile::linear(Nanos::from_micros(1_500), Nanos::from_millis(4), 48).unwrap();
+        let next = RollingProfile::new(other).with_earlier(&learned);
+        for size in [1, 4, 8, 16, 48] {
+            let [now, then] = [next.profile(), &before].map(|of| of.latency(size).0 as f64);
+            assert!((now / then - 1.0).abs() < 0.02, "{size}: {now} {then}");
+        }
+        // Beyond all bounds, or of no size that there is.
+        let of = |size, ms| {
+            RollingProfile::new(start()).with_earlier(&BTreeMap::from([(size, Nanos::from_millis(ms))]))
+        };
+        assert!(close(of(1, 1_000).drift().unwrap(), LARGEST_RATIO));
+        assert_eq!((of(0, 7).drift(), of(65, 7).drift()), (None, None));
+        let bounded = RollingProfile::new(start()).with_longest_alone(Nanos::from_millis(8));
+        let bounded = bounded.with_earlier(&BTreeMap::from([(1, Nanos::from_millis(20))]));
+        assert!(bounded.profile().latency(1) <= Nanos::from_millis(8));
     }
 
     proptest! {

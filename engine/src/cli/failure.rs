@@ -65,9 +65,10 @@ impl From<StartError> for CommandFailure {
     fn from(error: StartError) -> CommandFailure {
         let text = error.to_string();
         match error {
-            StartError::Config(_) | StartError::Limit { .. } | StartError::Policy(..) => {
-                CommandFailure::Input(text)
-            }
+            StartError::Config(_)
+            | StartError::Limit { .. }
+            | StartError::Policy(..)
+            | StartError::LearnedProfiles(_) => CommandFailure::Input(text),
             StartError::Record(error) => error.into(),
             StartError::Slab(_) | StartError::Thread(_) => CommandFailure::Machine(text),
             StartError::Died(_) => CommandFailure::Fault(text),

@@ -35,6 +35,8 @@ pub struct Config {
     /// Whether the default rule is tuned while it serves, and what is preferred among settings that
     /// serve as much.
     pub tuning: Option<Prefer>,
+    /// The file in which rolling profiles stay over a restart.
+    pub learned_profiles: Option<PathBuf>,
     /// Delays that the scheduler allows for beyond what the engine measures itself.
     pub network: Network,
     /// The threads and their cores.
@@ -115,6 +117,7 @@ impl Config {
             when: None,
             drop: policy::POLICIES[0].drop(),
             tuning: None,
+            learned_profiles: None,
             network: Network::default(),
             cores: Cores::default(),
             http: HttpLimits::default(),

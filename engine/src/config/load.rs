@@ -14,7 +14,7 @@ use super::network::read_network;
 use super::onnxruntime::read_onnxruntime;
 use super::queries::{MAX_SERVED_QUERIES, read_queries};
 use super::repository::{RepositoryConfig, RepositoryControl, RepositoryFlags};
-use super::scheduling::{read_drop, read_policy, read_tuning, read_when};
+use super::scheduling::{read_drop, read_learned_profiles, read_policy, read_tuning, read_when};
 use super::shutdown::ShutdownConfig;
 use super::slab_size::read_memory;
 use super::toml_reader::{TomlTable, read, read_text};
@@ -173,6 +173,7 @@ fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Con
     let when = read_when(root, policy);
     let drop = read_drop(root);
     let tuning = read_tuning(root, policy, drop.flatten());
+    let learned_profiles = read_learned_profiles(root);
     let network = read_network(root);
     let cores = read_cores(root);
     let http = read_http(root);
@@ -195,6 +196,7 @@ fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Con
         when: when?,
         drop: drop?.unwrap_or(policy?.drop()),
         tuning: tuning?,
+        learned_profiles: learned_profiles?,
         network: network?,
         cores,
         http: http?,

@@ -7,7 +7,7 @@
 //!
 //! | section of CONFIG | file |
 //! | --- | --- |
-//! | `policy`, `when`, `drop`, `tuning`, `prefer` | `scheduling.rs` |
+//! | `policy`, `when`, `drop`, `tuning`, `prefer`, `learned_profiles` | `scheduling.rs` |
 //! | `[network]` | `network.rs` |
 //! | `[cores]` | `cores.rs` |
 //! | `[http]` | `http.rs` |

@@ -1,7 +1,8 @@
-//! The keys `policy`, `when`, `drop`, `tuning` and `prefer` of CONFIG: the scheduling policy and
-//! its options.
+//! The keys `policy`, `when`, `drop`, `tuning`, `prefer` and `learned_profiles` of CONFIG: the
+//! scheduling policy, its options, and what it learnt.
 
 use super::toml_reader::TomlTable;
+use std::path::PathBuf;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy::when::{self, When};
 use symphony_scheduler::policy::{self, Policy};
@@ -70,4 +71,10 @@ pub(super) fn read_tuning(
         return None;
     }
     Some(is_on.then_some(preferred))
+}
+
+/// Reads the file in which rolling profiles stay over a restart.
+pub(super) fn read_learned_profiles(root: &TomlTable<'_>) -> Option<Option<PathBuf>> {
+    let Some(value) = root.optional("learned_profiles") else { return Some(None) };
+    Some(Some(root.folder().join(value.name("the file of learned profiles")?)))
 }

@@ -33,6 +33,8 @@ pub struct Engine {
     pub(super) shutdown_timeout: Duration,
     pub(super) stop_executors: Arc<AtomicBool>,
     pub(super) threads: Vec<JoinHandle<()>>,
+    /// The keeper of rolling profiles, without which the engine goes on.
+    pub(super) profile_keeper: Option<JoinHandle<()>>,
 }
 
 /// Roles that stop together, before those of the next stage.
@@ -167,6 +169,12 @@ impl Engine {
                     thread: thread.thread().name().unwrap_or("without a name").to_owned(),
                     what: "did not end in time; it is left behind".to_owned(),
                 });
+            }
+        }
+        if let Some(keeper) = self.profile_keeper.take() {
+            keeper.thread().unpark();
+            if !wait_until(limit, || keeper.is_finished()) {
+                tracing::warn!("what the profiles learnt in the last minute is not saved: it takes too long");
             }
         }
         self.faults.get().cloned().or(left_behind).map_or(Ok(()), Err)

@@ -2,6 +2,7 @@
 //! ratio far above 1 makes batches late, one far below 1 makes them smaller than they could be, so
 //! the log says when it becomes large.
 
+use super::learned_profiles::LearnedProfiles;
 use crate::runtime::clock::Clock;
 use crate::runtime::counters::executions::{Executed, Executions};
 use crate::runtime::counters::rolling_profiles::RollingProfiles;
@@ -12,6 +13,7 @@ use crate::runtime::threads::changes::{ChangeReceiver, ChangeSender, changes};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use symphony_scheduler::profile::{Profile, ScaledProfile};
 use symphony_scheduler::rolling_profile::{MOVE_INTERVAL, PERCENTILE, RollingProfile};
@@ -35,6 +37,9 @@ const OF_APPLICATIONS: usize = 75;
 
 /// The time between two turns.
 const TURN: Duration = Duration::from_nanos(MOVE_INTERVAL.0);
+
+/// The time between two savings of what was learnt.
+const SAVE_INTERVAL: Nanos = Nanos::from_secs(60);
 
 /// The niceness of the thread: whoever else wants the core has it.
 const NICENESS: i32 = 19;
@@ -62,13 +67,17 @@ struct KeptProfile {
 }
 
 impl KeptProfile {
-    fn new(model: &ModelInfo) -> KeptProfile {
+    /// Begins with what an earlier engine had learnt, where the model is scheduled by it.
+    fn new(model: &ModelInfo, learned: Option<&LearnedProfiles>) -> KeptProfile {
         let profile = Arc::clone(&model.profile);
         let start = Profile::clone(&profile);
         let longest_alone = Nanos::from_secs_f64(model.slo.as_secs_f64() * LONGEST_ALONE);
         let percentile = if model.application.is_some() { OF_APPLICATIONS } else { PERCENTILE };
-        let rolling =
+        let mut rolling =
             RollingProfile::new(start.clone()).with_longest_alone(longest_alone).with_percentile(percentile);
+        if let Some(earlier) = learned.filter(|_| model.rolls).and_then(|learned| learned.of(model)) {
+            rolling = rolling.with_earlier(earlier);
+        }
         KeptProfile { profile, rolling, is_large: false, told: start, under_way: None }
     }
 
@@ -102,6 +111,8 @@ pub(crate) struct KeeperPlan {
     pub(crate) model_table: Arc<ModelTable>,
     pub(crate) executions: Executions,
     pub(crate) rolling: Arc<RollingProfiles>,
+    /// What earlier engines had learnt, where that is kept.
+    pub(crate) learned: Option<LearnedProfiles>,
 }
 
 /// The keeper of an engine's rolling profiles. See the module's description.
@@ -112,11 +123,24 @@ pub(crate) struct ProfileKeeper {
     cursor: Vec<u64>,
     /// The link to each ModelThread.
     links: Vec<ChangeSender<ScaledProfile>>,
+    /// The number of the model table whose models were begun with what was learnt.
+    begun: Option<u64>,
+    next_save: Nanos,
+    /// True while what was learnt can't be saved.
+    is_save_failing: bool,
 }
 
 impl ProfileKeeper {
     pub(crate) fn new(plan: KeeperPlan) -> ProfileKeeper {
-        ProfileKeeper { plan, models: BTreeMap::new(), cursor: Vec::new(), links: Vec::new() }
+        ProfileKeeper {
+            plan,
+            models: BTreeMap::new(),
+            cursor: Vec::new(),
+            links: Vec::new(),
+            begun: None,
+            next_save: SAVE_INTERVAL,
+            is_save_failing: false,
+        }
     }
 
     /// Makes a link to a ModelThread, and returns the thread's end. A change's index is the
@@ -127,10 +151,10 @@ impl ProfileKeeper {
         receiver
     }
 
-    /// Starts the thread, which ends once `stop` is set.
+    /// Starts the thread, which ends once `stop` is set, and has saved what was learnt then.
     ///
     /// Errors: the system gives no thread.
-    pub(crate) fn spawn(mut self, stop: Arc<AtomicBool>) -> std::io::Result<()> {
+    pub(crate) fn spawn(mut self, stop: Arc<AtomicBool>) -> std::io::Result<JoinHandle<()>> {
         let live = move || {
             let own = Some(rustix::thread::gettid());
             if let Err(error) = rustix::process::setpriority_process(own, NICENESS) {
@@ -141,20 +165,24 @@ impl ProfileKeeper {
                     self.turn();
                     std::thread::park_timeout(TURN);
                 }
+                self.save();
             });
             if let Err(panic) = lived {
                 tracing::error!(%panic, "the profile keeper died; profiles stay as they are");
             }
         };
-        std::thread::Builder::new().name("profiles".into()).spawn(live).map(drop)
+        std::thread::Builder::new().name("profiles".into()).spawn(live)
     }
 
     /// Takes in the batches that ran since the last turn, moves the profiles, logs which have
     /// drifted far, and tells the ModelThreads.
     pub(crate) fn turn(&mut self) {
-        let (_, models) = self.plan.model_table.read();
+        let (number, models) = self.plan.model_table.read();
         self.take_back();
         self.follow_models(&models);
+        if self.begun.replace(number) != Some(number) {
+            self.begin_with_learned(&models);
+        }
         self.take_batches(&models);
         let now = self.plan.clock.now();
         for (id, kept) in &mut self.models {
@@ -172,6 +200,45 @@ impl ProfileKeeper {
                 tell(&mut self.links[model.thread], *id, kept);
             }
         }
+        if now >= self.next_save {
+            self.next_save = now + SAVE_INTERVAL;
+            self.save();
+        }
+    }
+
+    /// Begins to keep the profiles of the models of which an earlier engine had learnt something,
+    /// before any of their batches has run.
+    fn begin_with_learned(&mut self, models: &[ModelInfo]) {
+        let Some(learned) = &self.plan.learned else { return };
+        for model in models.iter().filter(|model| model.state != SlotState::Vacant && model.rolls) {
+            if learned.of(model).is_some() {
+                let kept =
+                    self.models.entry(model.id).or_insert_with(|| KeptProfile::new(model, Some(learned)));
+                if let (Some(profile), Some(drift)) = (kept.rolling.measured(), kept.rolling.drift()) {
+                    self.plan.rolling.set(model.id, profile, drift, model.rolls);
+                }
+            }
+        }
+    }
+
+    /// Saves what was learnt, where that is kept.
+    fn save(&mut self) {
+        let (_, models) = self.plan.model_table.read();
+        let Some(learned) = &mut self.plan.learned else { return };
+        for (id, kept) in &self.models {
+            let model = running(&models, *id).filter(|model| Arc::ptr_eq(&model.profile, &kept.profile));
+            if let (Some(model), Some(latencies)) =
+                (model.filter(|model| model.rolls), kept.rolling.learned())
+            {
+                learned.set(model, latencies);
+            }
+        }
+        let failed = learned.save().err();
+        if let (Some(error), false) = (&failed, self.is_save_failing) {
+            let file = learned.file().display();
+            tracing::warn!(%file, %error, "learned profiles can't be saved; it is tried again every minute");
+        }
+        self.is_save_failing = failed.is_some();
     }
 
     /// Frees the profiles that no queue has any more.
@@ -198,10 +265,10 @@ impl ProfileKeeper {
     }
 
     fn take_batches(&mut self, models: &[ModelInfo]) {
-        let ProfileKeeper { plan: KeeperPlan { executions, .. }, models: kept, cursor, .. } = self;
+        let ProfileKeeper { plan: KeeperPlan { executions, learned, .. }, models: kept, cursor, .. } = self;
         executions.recent(executions.gpus(), cursor, |batch| {
             let Some(model) = running(models, batch.model) else { return };
-            let kept = kept.entry(batch.model).or_insert_with(|| KeptProfile::new(model));
+            let kept = kept.entry(batch.model).or_insert_with(|| KeptProfile::new(model, learned.as_ref()));
             // Else its slot has another model already.
             if Arc::ptr_eq(&model.profile, &kept.profile) {
                 kept.note(executions.backend_of(batch.gpu), &batch);
@@ -259,7 +326,7 @@ mod tests {
 
     fn kept() -> KeptProfile {
         let model = ModelInfo { profile: profile(), slo: Nanos::MAX, ..ModelInfo::vacant(ModelId(0), 0) };
-        KeptProfile::new(&model)
+        KeptProfile::new(&model, None)
     }
 
     /// A batch of `size` that takes `factor` times what the profile says.
@@ -329,6 +396,7 @@ mod tests {
             model_table: Arc::clone(&table),
             executions: executions.clone(),
             rolling: Arc::clone(&rolling),
+            learned: None,
         });
         let mut thread = keeper.link();
         let mut told: Option<ScaledProfile> = None;
@@ -358,5 +426,59 @@ mod tests {
         table.publish(Arc::new([ModelInfo { profile: profile(), ..model }]));
         keeper.turn();
         assert!(rolling.profile(ModelId(0)).is_none(), "another model begins anew");
+    }
+
+    #[test]
+    fn an_engine_begins_with_what_the_one_before_had_learnt() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("learned.json");
+        let of = |name: &str, rolls| ModelInfo {
+            name: name.to_owned(),
+            state: SlotState::Serving,
+            slo: Nanos::from_secs(1),
+            rolls,
+            profile: profile(),
+            ..ModelInfo::vacant(ModelId(u32::from(name == "kept")), 0)
+        };
+        // Runs batches of one that take 15 ms for 5, and returns what the threads were told.
+        let run = |models: [ModelInfo; 2], batches: usize| {
+            let executions = Executions::new(std::iter::once(0..1));
+            let mut executing = executions.of_backend(0);
+            let (clock, time) = Clock::of_virtual_time();
+            let rolling = Arc::new(RollingProfiles::default());
+            let mut keeper = ProfileKeeper::new(KeeperPlan {
+                clock,
+                model_table: ModelTable::new(Arc::new(models)),
+                executions: executions.clone(),
+                rolling: Arc::clone(&rolling),
+                learned: Some(LearnedProfiles::open(&file).unwrap()),
+            });
+            let mut thread = keeper.link();
+            let mut told = Vec::new();
+            for turn in 1..=40 {
+                let began = Nanos(turn * TURN.as_nanos() as u64);
+                time.increment(TURN);
+                for id in [0, 1] {
+                    let header = BatchHeader { size: 1, model: ModelId(id), ..BatchHeader::default() };
+                    (0..batches).for_each(|_| executing.ran(&header, began, began + Nanos::from_millis(15)));
+                }
+                keeper.turn();
+                thread.take(began, |change| told.push((change.index, change.value.profile.latency(1))));
+            }
+            keeper.save();
+            (told, [0, 1].map(|id| rolling.drift(ModelId(id))))
+        };
+        let (told, _) = run([of("rolls", true), of("kept", false)], FLOOR);
+        let learnt = told.last().unwrap().1;
+        assert!(told.len() > 3 && told.iter().all(|(index, _)| *index == 0));
+        assert!(learnt > Nanos::from_millis(14), "{learnt:?}");
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(text.contains("\"rolls\"") && !text.contains("\"kept\""), "{text}");
+        let (told, drifts) = run([of("rolls", true), of("kept", true)], 0);
+        let [(0, began)] = told[..] else { panic!("{told:?}") };
+        assert!((began.0 as f64 / learnt.0 as f64 - 1.0).abs() < 0.02, "{began:?}");
+        assert!(drifts[0].is_some_and(|drift| drift > 2.8) && drifts[1].is_none(), "{drifts:?}");
+        let (told, drifts) = run([of("rolls", false), of("other", true)], 0);
+        assert_eq!((told, drifts), (Vec::new(), [None, None]), "it does not follow, or is another model");
     }
 }

@@ -3,6 +3,7 @@
 use crate::config::Diagnostics;
 use crate::recorder::RecordError;
 use crate::runtime::fault::FatalFault;
+use crate::runtime::profiling::LearnedProfilesError;
 use symphony_transport::slab::SlabError;
 
 /// The reason why an engine did not start.
@@ -33,6 +34,9 @@ pub enum StartError {
     /// The flight recorder's files can't be created.
     #[error("{0}")]
     Record(#[from] RecordError),
+    /// The file of learned profiles can't be used.
+    #[error("{0}")]
+    LearnedProfiles(#[from] LearnedProfilesError),
     /// A thread died while it loaded its models.
     #[error("while models were loaded, {0}")]
     Died(FatalFault),

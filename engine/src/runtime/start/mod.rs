@@ -27,7 +27,7 @@ use crate::runtime::engine::{Engine, Stage};
 use crate::runtime::frontend::model_table::{InFlightCounts, ModelTable};
 use crate::runtime::frontend::{Frontend, FrontendPeer, FrontendSetup, largest_slot};
 use crate::runtime::model_slots::{ChangeChannels, ModelSlots, SlotContext, sleep_for_a_change};
-use crate::runtime::profiling::{KeeperPlan, ProfileKeeper};
+use crate::runtime::profiling::{KeeperPlan, LearnedProfiles, ProfileKeeper};
 use crate::runtime::stall_watch;
 use crate::runtime::threads::agent::{Agent, HookedAgent, Member, Placement};
 use crate::runtime::threads::changes::{ChangeReceiver, ChangeSender, changes};
@@ -148,7 +148,7 @@ impl EngineBuilder {
         if let Some(tuner) = assembly.tuner {
             tuner.spawn(Arc::clone(&assembly.stop_executors))?;
         }
-        assembly.profiles.spawn(Arc::clone(&assembly.stop_executors))?;
+        let profile_keeper = assembly.profiles.spawn(Arc::clone(&assembly.stop_executors))?;
         let Findings { models, profiles, lateness } = findings;
         // A table of its own: one that frontends read must not be held for as long as the engine
         // runs.
@@ -168,6 +168,7 @@ impl EngineBuilder {
             shutdown_timeout: self.config.shutdown.timeout,
             stop_executors: assembly.stop_executors,
             threads,
+            profile_keeper: Some(profile_keeper),
         };
         Ok((engine, frontends))
     }
@@ -184,6 +185,7 @@ impl EngineBuilder {
     ) -> Result<Assembly, StartError> {
         StartError::at_most("frontends", frontends, limits::MAX_FRONTENDS)?;
         self.options.record.iter().try_for_each(RecordConfig::prepare)?;
+        let learned = self.config.learned_profiles.as_deref().map(LearnedProfiles::open).transpose()?;
         let stop_executors = Arc::new(AtomicBool::new(false));
         let loading = self.start_executors(&stop_executors)?;
         let findings = self.find_out(&loading)?;
@@ -220,6 +222,7 @@ impl EngineBuilder {
             model_table: Arc::clone(&model_table),
             executions: counters.executions().clone(),
             rolling: Arc::clone(counters.rolling_profiles()),
+            learned,
         });
         for (at, &placement) in self.layout.models.iter().enumerate() {
             let mut thread = self.model_thread(at, &findings, &mut rings)?;

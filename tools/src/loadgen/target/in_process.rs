@@ -47,9 +47,10 @@ pub fn start(config_file: &Path) -> Result<Box<dyn Target>, RunError> {
 
 fn cause(error: StartError) -> RunError {
     match error {
-        StartError::Config(_) | StartError::Limit { .. } | StartError::Policy(..) => {
-            RunError::Usage(error.to_string())
-        }
+        StartError::Config(_)
+        | StartError::Limit { .. }
+        | StartError::Policy(..)
+        | StartError::LearnedProfiles(_) => RunError::Usage(error.to_string()),
         StartError::Slab(_) | StartError::Thread(_) | StartError::Record(_) | StartError::Died(_) => {
             RunError::Machine(error.to_string())
         }
