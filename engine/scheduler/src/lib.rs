@@ -59,4 +59,5 @@ pub mod rolling_profile;
 pub mod rule_setting;
 pub mod run_time;
 pub mod sim;
+pub mod step_costs;
 pub mod workload;

@@ -5,6 +5,7 @@
 //! 4.4.2, equations 4.3 and 4.4).
 
 use crate::profile::{Profile, ProfileError};
+use crate::step_costs::{OneStep, StepCosts};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use rand::{RngExt, SeedableRng};
@@ -39,6 +40,16 @@ pub struct Application {
     pub share: f64,
     /// The run times of its requests.
     pub run_times: RunTimeHistogram,
+    /// What a request costs by its latency; `None` where missing the SLO costs 1, and nothing else
+    /// anything.
+    pub costs: Option<StepCosts>,
+}
+
+impl Application {
+    /// Returns the functions of one step whose sum a request's cost is.
+    pub fn cost_parts(&self) -> Vec<OneStep> {
+        self.costs.as_ref().map_or_else(|| vec![OneStep::SLO], StepCosts::parts)
+    }
 }
 
 /// What a simulation knows of a request that no scheduler does.
@@ -65,6 +76,26 @@ impl VaryingModel {
     /// Returns the sum of the applications' shares.
     pub fn shares(&self) -> f64 {
         self.applications.iter().map(|one| one.share).sum()
+    }
+
+    /// Returns true if the requests of any application have costs of their own.
+    pub fn has_costs(&self) -> bool {
+        self.applications.iter().any(|one| one.costs.is_some())
+    }
+
+    /// Returns what a request of an application costs that was answered after `latency`, in time or
+    /// not; that was never answered, where it is `None`.
+    pub fn cost(&self, application: u8, latency: Option<Nanos>, in_time: bool) -> f64 {
+        match &self.applications[usize::from(application)].costs {
+            None => {
+                if in_time {
+                    0.0
+                } else {
+                    1.0
+                }
+            }
+            Some(costs) => latency.map_or_else(|| costs.most(), |latency| costs.of(latency)),
+        }
     }
 
     /// Draws the request of this number: always the same one for a seed.
@@ -291,8 +322,11 @@ mod tests {
         let mode = |weight, mean_ms| Mode { weight, mean_ms, deviation_ms: 1.0 };
         let short = RunTimeHistogram::of_modes(&[mode(1.0, 10.0)]).unwrap();
         let long = RunTimeHistogram::of_modes(&[mode(1.0, 100.0)]).unwrap();
-        let applications =
-            [Application { share: 3.0, run_times: short }, Application { share: 1.0, run_times: long }];
+        let applications = [(3.0, short), (1.0, long)].map(|(share, run_times)| Application {
+            share,
+            run_times,
+            costs: None,
+        });
         VaryingModel { fixed: Nanos::from_millis(5), per_request: 0.5, applications: applications.into() }
     }
 

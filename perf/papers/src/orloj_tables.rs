@@ -115,7 +115,7 @@ impl RunTimeCase {
 
     /// Returns the applications, each with as many requests.
     fn applications(&self) -> Vec<Application> {
-        let application = |run_times| Application { share: 1.0, run_times };
+        let application = |run_times| Application { share: 1.0, run_times, costs: None };
         let of_mode = |mean_ms: f64, deviation_ms: f64| {
             RunTimeHistogram::of_modes(&[Mode { weight: 1.0, mean_ms, deviation_ms }])
                 .expect("a distribution")

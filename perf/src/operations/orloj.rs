@@ -54,6 +54,7 @@ pub(super) fn operations() -> Vec<Operation> {
 fn workload() -> Workload {
     let application = |median_ms| Application {
         share: 1.0,
+        costs: None,
         run_times: RunTimeHistogram::log_normal(median_ms, 0.3).expect("the numbers are a distribution's"),
     };
     let applications = [application(0.01), application(0.05)].into();

@@ -4,6 +4,7 @@
 //! fixed.
 
 pub use super::queries::{QueryReport, StageReport};
+use crate::run_time::VaryingModel;
 use crate::workload::{Workload, WorkloadModel};
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -118,6 +119,9 @@ pub struct ModelReport {
     pub late: u64,
     /// Requests refused since the queue was full.
     pub rejected: u64,
+    /// Mean cost of a request, by its latency; only where the workload gives costs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mean_cost: Option<f64>,
 }
 
 impl ModelReport {
@@ -132,18 +136,32 @@ impl ModelReport {
 /// The longest time that is recorded; longer ones count as this.
 const LONGEST: Nanos = Nanos::from_secs(3_600);
 
+/// What the requests of a model cost, whose workload gives costs.
+struct CountedCosts {
+    model: VaryingModel,
+    sum: f64,
+}
+
 /// A report under construction, while the simulation runs.
 pub(super) struct ReportBuilder {
     from: Nanos,
     to: Nanos,
     result_delay: Nanos,
     models: Vec<ModelReport>,
+    costs: Vec<Option<CountedCosts>>,
     busy: Vec<Nanos>,
     preemptions: u64,
     wasted: Nanos,
     batch_histogram: Vec<u64>,
     queueing: Histogram<u64>,
     latency: Histogram<u64>,
+}
+
+impl CountedCosts {
+    fn of(model: &WorkloadModel) -> Option<CountedCosts> {
+        let varying = model.varying.as_ref().filter(|varying| varying.has_costs())?;
+        Some(CountedCosts { model: varying.clone(), sum: 0.0 })
+    }
 }
 
 impl ReportBuilder {
@@ -162,6 +180,7 @@ impl ReportBuilder {
             to: workload.warmup + workload.duration,
             result_delay: workload.network.result,
             models: workload.models.iter().map(of).collect(),
+            costs: workload.models.iter().map(CountedCosts::of).collect(),
             busy: vec![Nanos::ZERO; workload.gpus],
             preemptions: 0,
             wasted: Nanos::ZERO,
@@ -188,6 +207,16 @@ impl ReportBuilder {
                 Ending::Overloaded => model.rejected += 1,
                 _ => model.dropped += 1,
             }
+            self.count_cost(request, None);
+        }
+    }
+
+    /// Counts what a request costs that was answered at `finished`, or never.
+    fn count_cost(&mut self, request: &Request, finished: Option<Nanos>) {
+        let latency = finished.map(|finished| finished + self.result_delay - request.arrival);
+        let in_time = finished.is_some_and(|finished| finished <= request.deadline);
+        if let Some(costs) = &mut self.costs[request.queue.0 as usize] {
+            costs.sum += costs.model.cost(request.application, latency, in_time);
         }
     }
 
@@ -238,18 +267,22 @@ impl ReportBuilder {
         } else {
             model.late += 1;
         }
+        self.count_cost(request, Some(finished));
         self.queueing.saturating_record((started - request.arrival).0);
         self.latency.saturating_record((finished + self.result_delay - request.arrival).0);
     }
 
     pub(super) fn finish(
-        self,
+        mut self,
         workload: &Workload,
         policy: &str,
         drop: &str,
         events: u64,
         queries: Vec<QueryReport>,
     ) -> Report {
+        for (model, costs) in self.models.iter_mut().zip(&self.costs) {
+            model.mean_cost = costs.as_ref().map(|costs| costs.sum / model.offered.max(1) as f64);
+        }
         let window_s = (self.to - self.from).as_secs_f64();
         let offered = self.models.iter().map(|model| model.offered);
         let offered: u64 = offered.chain(queries.iter().map(|query| query.offered)).sum();

@@ -83,6 +83,15 @@ fn a_model_may_have_applications_with_run_times_of_their_own() {
     let mean = histogram.models[0].varying.as_ref().unwrap().applications[0].run_times.mean();
     let two = histogram.models[0].profile.latency(2).as_millis_f64();
     assert!(mean == 5.0 && (two - 10.0).abs() < 0.01, "{mean} {two}");
+    let costs = good(&varying(
+        "",
+        "{ log_normal = { median_ms = 10, sigma = 0 }, cost = 3, cost_steps = [{ after_ms = 50, cost = 0.5 }] }, \
+         { log_normal = { median_ms = 10, sigma = 0 } }",
+    ));
+    let costs = costs.models[0].varying.as_ref().unwrap();
+    let cost = |application, ms| costs.cost(application, Some(Nanos::from_millis(ms)), ms <= 400);
+    assert_eq!([40, 60, 500].map(|ms| cost(0, ms)), [0.0, 0.5, 3.0]);
+    assert_eq!([40, 60, 500].map(|ms| cost(1, ms)), [0.0, 0.0, 1.0]);
     for (applications, says) in [
         ("", "w.toml:7: models[0].applications: has 0 applications; give 1 to 256"),
         (
@@ -97,6 +106,15 @@ fn a_model_may_have_applications_with_run_times_of_their_own() {
         (
             "{ histogram = { lowest_ms = 1, width_ms = 1, weights = [0] } }",
             "it has no bin with a weight above 0",
+        ),
+        (
+            "{ log_normal = { median_ms = 10, sigma = 0 }, cost_steps = [{ after_ms = 400, cost = 0.5 }] }",
+            "applications[0].cost_steps: with the step at slo_ms step 1 does not rise in time and in cost; give up to \
+             15 steps that rise, below slo_ms and below `cost`",
+        ),
+        (
+            "{ log_normal = { median_ms = 10, sigma = 0 }, cost = 2, cost_steps = [{ cost = 0.5 }] }",
+            "applications[0].cost_steps[0].after_ms: is missing; add the latency",
         ),
         (
             "{ log_normal = { median_ms = 900, sigma = 0.1 } }",

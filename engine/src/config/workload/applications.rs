@@ -1,5 +1,5 @@
 //! Models of a workload file whose requests have run times of their own: `applications`, each with
-//! a share and a distribution, and c0 and c1 of a batch (docs/varying.md).
+//! a share, a distribution and costs by latency, and c0 and c1 of a batch (docs/varying.md).
 
 use crate::config::linear_profile::{self, check_alone};
 use crate::config::toml_reader::{Bounds, TomlTable, TomlValue, read_each};
@@ -9,6 +9,7 @@ use symphony_scheduler::profile::Profile;
 use symphony_scheduler::run_time::{
     Application, HistogramError, MAX_APPLICATIONS, Mode, RunTimeEstimate, RunTimeHistogram, VaryingModel,
 };
+use symphony_scheduler::step_costs::{CostStep, MAX_STEPS, StepCosts};
 use symphony_transport::Nanos;
 
 /// The largest batch, unless the file says another.
@@ -16,6 +17,9 @@ const MAX_BATCH: usize = 16;
 
 /// A run time, ms.
 const RUN_TIME: Bounds = Bounds::above(0.0, 3.6e6);
+
+/// A cost.
+const COST: Bounds = Bounds::above(0.0, 1e9);
 
 const DISTRIBUTIONS: &str =
     "`log_normal`, `normals`, `histogram` or `samples`: the distribution of the run times";
@@ -36,7 +40,7 @@ pub(super) fn read(table: &TomlTable<'_>, slo: Nanos) -> Option<(VaryingModel, P
         value.report(format!("has {} applications", items.len()), format!("give 1 to {MAX_APPLICATIONS}"));
         return None;
     }
-    let applications = read_each(&items, |item| item.table(read_application))?;
+    let applications = read_each(&items, |item| item.table(|table| read_application(table, slo)))?;
     let fixed = Nanos::from_millis_f64(fixed?);
     let varying = VaryingModel { fixed, per_request: per_request?, applications: applications.into() };
     match profile(&varying, estimate?, largest?, slo) {
@@ -78,7 +82,8 @@ fn read_estimate(value: &TomlValue<'_>) -> Option<RunTimeEstimate> {
     quantile.map(RunTimeEstimate::Quantile)
 }
 
-fn read_application(table: &TomlTable<'_>) -> Option<Application> {
+fn read_application(table: &TomlTable<'_>, slo: Nanos) -> Option<Application> {
+    let costs = read_costs(table, slo);
     let share = table.optional("share").map_or(Some(1.0), |value| value.number(Bounds::above(0.0, 1e9)));
     let given: Vec<&'static str> = ["log_normal", "normals", "histogram", "samples"]
         .into_iter()
@@ -115,7 +120,39 @@ fn read_application(table: &TomlTable<'_>) -> Option<Application> {
         }),
         _ => read_samples(&value, table.folder()),
     };
-    Some(Application { share: share?, run_times: run_times? })
+    Some(Application { share: share?, run_times: run_times?, costs: costs? })
+}
+
+/// Reads `cost`, that of missing the SLO, and `cost_steps`, what longer latencies cost before that.
+/// The inner `None` is that of neither.
+fn read_costs(table: &TomlTable<'_>, slo: Nanos) -> Option<Option<StepCosts>> {
+    let most = table.optional("cost").map(|value| value.number(COST));
+    let earlier = table.optional("cost_steps").map(|value| {
+        read_each(&value.items("give a list of tables")?, |item| item.table(read_step))
+            .map(|steps| (value, steps))
+    });
+    if most.is_none() && earlier.is_none() {
+        return Some(None);
+    }
+    let slo_step = CostStep { after: slo, cost: most.unwrap_or(Some(1.0))? };
+    let (value, mut steps) = match earlier {
+        None => (None, Vec::new()),
+        Some(read) => read.map(|(value, steps)| (Some(value), steps))?,
+    };
+    steps.push(slo_step);
+    let costs = StepCosts::new(steps);
+    if let (Err(error), Some(value)) = (&costs, value) {
+        let right = format!("give up to {} steps that rise, below slo_ms and below `cost`", MAX_STEPS - 1);
+        value.report(format!("with the step at slo_ms {error}"), right);
+    }
+    costs.ok().map(Some)
+}
+
+fn read_step(table: &TomlTable<'_>) -> Option<CostStep> {
+    let after = table.required("after_ms", "the latency after which it costs this, in ms");
+    let cost = table.required("cost", "what it costs then").and_then(|value| value.number(COST));
+    let after = after.and_then(|value| value.number(RUN_TIME));
+    Some(CostStep { after: Nanos::from_millis_f64(after?), cost: cost? })
 }
 
 fn read_mode(table: &TomlTable<'_>) -> Option<Mode> {

@@ -8,7 +8,8 @@
 use super::learned::LearnedRunTimes;
 use super::score::ScoreCurve;
 use crate::profile::Profile;
-use crate::run_time::{RunTimeHistogram, VaryingModel};
+use crate::run_time::{Application, RunTimeHistogram, VaryingModel};
+use crate::step_costs::OneStep;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
@@ -42,7 +43,7 @@ impl Estimates {
             let expected = profile.latency(size);
             let ms = expected.as_millis_f64();
             let times = RunTimeHistogram { lowest_ms: ms, width_ms: ms * KNOWN_WIDTH, parts: vec![1.0] };
-            let curve = ScoreCurve::new(&times, ms);
+            let curve = ScoreCurve::new(&times, ms, &[OneStep::SLO]);
             SizeEstimate { expected, of_applications: vec![ApplicationEstimate { expected, curve }] }
         };
         Estimates { sizes: sizes.into(), of_sizes: sizes.iter().map(of_size).collect() }
@@ -55,14 +56,15 @@ impl Estimates {
         learned: &LearnedRunTimes,
     ) -> Estimates {
         let mixture = learned.mixture();
-        let own: Vec<RunTimeHistogram> = (0..model.applications.len()).map(|at| learned.of(at)).collect();
+        let of_application = |(at, one): (usize, &Application)| (learned.of(at), one.cost_parts());
+        let own: Vec<_> = model.applications.iter().enumerate().map(of_application).collect();
         let of_size = |&size: &usize| {
             let mean = batch_times(model, size, &longest(&mixture, &mixture, size)).mean();
-            let of_application = |own: &RunTimeHistogram| {
+            let of_application = |(own, costs): &(RunTimeHistogram, Vec<OneStep>)| {
                 let times = batch_times(model, size, &longest(own, &mixture, size));
                 ApplicationEstimate {
                     expected: Nanos::from_millis_f64(times.mean()),
-                    curve: ScoreCurve::new(&times, mean),
+                    curve: ScoreCurve::new(&times, mean, costs),
                 }
             };
             SizeEstimate {
@@ -122,12 +124,13 @@ fn batch_times(model: &VaryingModel, size: usize, longest: &RunTimeHistogram) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run_time::{Application, Mode};
+    use crate::run_time::Mode;
 
     #[test]
     fn the_mean_time_of_batches_is_that_of_drawn_ones() {
         let application = |mean_ms: f64| Application {
             share: 1.0,
+            costs: None,
             run_times: RunTimeHistogram::of_modes(&[Mode {
                 weight: 1.0,
                 mean_ms,

@@ -128,6 +128,7 @@ mod tests {
     fn model(means: &[f64]) -> VaryingModel {
         let application = |&mean_ms: &f64| Application {
             share: 1.0,
+            costs: None,
             run_times: RunTimeHistogram::of_modes(&[Mode {
                 weight: 1.0,
                 mean_ms,

@@ -8,8 +8,14 @@
 //! same with bounded numbers: where it rises, later deadlines come first, where it falls, earlier
 //! ones. So requests stay in the order of their deadlines, and the best of each rising or falling
 //! piece is at one end of a range, found by bisection.
+//!
+//! Where a request's cost has several steps (appendix C.2), its priority is the sum of those of
+//! each step by itself. A step that is earlier by some time is the same curve moved by that time,
+//! and the sum of such curves is that of the summed densities: one curve over the time left to the
+//! last step, in more pieces.
 
 use crate::run_time::RunTimeHistogram;
+use crate::step_costs::OneStep;
 use alloc::vec::Vec;
 
 /// b: the rate of the exponential distribution of the anticipated delay, in 1/ms (section 4.4.4).
@@ -18,12 +24,13 @@ const DELAY_RATE: f64 = 1e-4;
 /// The priority over the time that is left.
 #[derive(Clone, Debug)]
 pub(super) struct ScoreCurve {
-    lowest_ms: f64,
-    width_ms: f64,
+    /// The edges of the bins, ms.
+    edges_ms: Vec<f64>,
     /// The part of the curve that comes from the bins before, without e^(-bx): for each bin, and
     /// for what lies behind the last.
     before: Vec<f64>,
-    /// The density of each bin.
+    /// The density of each bin: of the time by which a batch must start, weighted by what missing
+    /// that costs.
     density: Vec<f64>,
     /// 1 / (E\[L\] b).
     scale: f64,
@@ -43,37 +50,33 @@ pub(super) struct Piece {
 
 impl ScoreCurve {
     /// Returns the curve of requests whose batch takes as long as `batch_times` says, where a batch
-    /// takes `expected_ms` on average.
-    pub(super) fn new(batch_times: &RunTimeHistogram, expected_ms: f64) -> ScoreCurve {
-        let RunTimeHistogram { lowest_ms, width_ms, ref parts } = *batch_times;
-        let density: Vec<f64> = parts.iter().map(|part| part / width_ms).collect();
+    /// takes `expected_ms` on average, and whose cost is the sum of `costs`.
+    pub(super) fn new(batch_times: &RunTimeHistogram, expected_ms: f64, costs: &[OneStep]) -> ScoreCurve {
+        let (edges_ms, density) = summed_densities(batch_times, costs);
         let grown = |ms: f64| (DELAY_RATE * ms).exp();
-        let edge = |at: usize| lowest_ms + width_ms * at as f64;
         let mut before = vec![0.0];
         for (at, density) in density.iter().enumerate() {
-            before.push(before[at] + density * (grown(edge(at + 1)) - grown(edge(at))));
+            before.push(before[at] + density * (grown(edges_ms[at + 1]) - grown(edges_ms[at])));
         }
         let mut pieces: Vec<Piece> = Vec::new();
         for (at, density) in density.iter().enumerate() {
-            let rises = density * grown(edge(at)) > before[at];
+            let rises = density * grown(edges_ms[at]) > before[at];
             match pieces.last_mut().filter(|last| last.rises == rises) {
-                Some(last) => last.to_ms = edge(at + 1),
-                None => pieces.push(Piece { from_ms: edge(at), to_ms: edge(at + 1), rises }),
+                Some(last) => last.to_ms = edges_ms[at + 1],
+                None => pieces.push(Piece { from_ms: edges_ms[at], to_ms: edges_ms[at + 1], rises }),
             }
         }
-        pieces.push(Piece { from_ms: edge(density.len()), to_ms: f64::INFINITY, rises: false });
+        pieces.push(Piece { from_ms: edges_ms[density.len()], to_ms: f64::INFINITY, rises: false });
         let scale = 1.0 / (expected_ms * DELAY_RATE);
-        ScoreCurve { lowest_ms, width_ms, before, density, scale, pieces }
+        ScoreCurve { edges_ms, before, density, scale, pieces }
     }
 
-    /// Returns the priority of a request whose deadline is in `left_ms`, for a missed deadline's
-    /// cost of 1.
+    /// Returns the priority of a request whose deadline, that of the last step, is in `left_ms`.
     pub(super) fn at(&self, left_ms: f64) -> f64 {
-        if left_ms < self.lowest_ms {
+        let Some(bin) = self.edges_ms.partition_point(|edge| *edge <= left_ms).checked_sub(1) else {
             return 0.0;
-        }
-        let bin = (((left_ms - self.lowest_ms) / self.width_ms) as usize).min(self.density.len());
-        let start = self.lowest_ms + self.width_ms * bin as f64;
+        };
+        let start = self.edges_ms[bin];
         // Of this bin, what is certain to be over in time.
         let own = self
             .density
@@ -86,6 +89,31 @@ impl ScoreCurve {
     pub(super) fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
+}
+
+/// Returns the edges of bins, and the density of each: the sum of the batch times' density, moved
+/// and weighted as each of `costs` says.
+fn summed_densities(batch_times: &RunTimeHistogram, costs: &[OneStep]) -> (Vec<f64>, Vec<f64>) {
+    let RunTimeHistogram { lowest_ms, width_ms, ref parts } = *batch_times;
+    let edges_of = |cost: &OneStep| {
+        let first = lowest_ms + cost.before_last_ms;
+        (0..=parts.len()).map(move |at| first + width_ms * at as f64)
+    };
+    let mut edges: Vec<f64> = costs.iter().flat_map(edges_of).collect();
+    edges.sort_unstable_by(f64::total_cmp);
+    edges.dedup();
+    let density = |bin: &[f64]| {
+        let middle = (bin[0] + bin[1]) / 2.0;
+        let of = |cost: &OneStep| {
+            let at = (middle - cost.before_last_ms - lowest_ms) / width_ms;
+            // Before the first bin there is nothing: a negative number is no index.
+            let part = if at < 0.0 { 0.0 } else { parts.get(at as usize).copied().unwrap_or(0.0) };
+            cost.cost * (part / width_ms)
+        };
+        costs.iter().map(of).sum()
+    };
+    let densities = edges.windows(2).map(density).collect();
+    (edges, densities)
 }
 
 #[cfg(test)]
@@ -119,13 +147,17 @@ mod tests {
             weights in prop::collection::vec(0.0f64..1.0, 1..30),
             lowest in 0.0f64..100.0,
             width in 0.01f64..50.0,
+            steps in prop::collection::vec((0.0f64..300.0, 0.1f64..5.0), 0..4),
         ) {
             prop_assume!(weights.iter().sum::<f64>() > 0.01);
             let histogram = RunTimeHistogram::of_weights(lowest, width, &weights).unwrap();
-            let curve = ScoreCurve::new(&histogram, histogram.mean());
-            let times = (0..400).map(|at| histogram.highest_ms() * 1.5 * f64::from(at) / 400.0);
+            let earlier = steps.iter().map(|&(before_last_ms, cost)| OneStep { before_last_ms, cost });
+            let costs: Vec<OneStep> = earlier.chain([OneStep::SLO]).collect();
+            let curve = ScoreCurve::new(&histogram, histogram.mean(), &costs);
+            let times = (0..400).map(|at| (histogram.highest_ms() + 300.0) * 1.5 * f64::from(at) / 400.0);
             for left in times {
-                let expected = equation(&histogram, histogram.mean(), left);
+                let of = |one: &OneStep| one.cost * equation(&histogram, histogram.mean(), left - one.before_last_ms);
+                let expected: f64 = costs.iter().map(of).sum();
                 prop_assert!((curve.at(left) - expected).abs() < 1e-9 * (1.0 + expected), "{left}");
             }
             prop_assert_eq!(curve.pieces()[0].from_ms, histogram.lowest_ms);

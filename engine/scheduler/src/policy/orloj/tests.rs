@@ -2,6 +2,7 @@ use super::*;
 use crate::policy;
 use crate::run_time::{Application, Mode, RunTimeEstimate, RunTimeHistogram};
 use crate::sim::simulate;
+use crate::step_costs::{CostStep, StepCosts};
 use proptest::prelude::*;
 use std::sync::LazyLock;
 
@@ -9,6 +10,7 @@ use std::sync::LazyLock;
 fn model(means: &[f64], slo_ms: f64) -> WorkloadModel {
     let application = |&mean_ms: &f64| Application {
         share: 1.0,
+        costs: None,
         run_times: RunTimeHistogram::of_modes(&[Mode { weight: 1.0, mean_ms, deviation_ms: mean_ms / 10.0 }])
             .unwrap(),
     };
@@ -114,4 +116,59 @@ fn requests_of_one_run_time_are_served_as_well_as_by_others() {
     let workload = Workload::of_models(2, 800.0, vec![model]);
     let report = simulate(&workload, &Orloj, &PolicyOptions::default()).unwrap();
     assert!(report.bad_rate < 0.01, "{}", report.bad_rate);
+}
+
+/// ORLOJ without a look at what the workload says of costs.
+#[derive(Debug)]
+struct BlindToCosts;
+
+impl Policy for BlindToCosts {
+    fn name(&self) -> &'static str {
+        "blind"
+    }
+
+    fn about(&self) -> &'static str {
+        "orloj for costs of 1"
+    }
+
+    fn options(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn scheduler(&self, workload: &Workload, options: &PolicyOptions) -> Box<dyn Scheduler> {
+        let mut blind = workload.clone();
+        for varying in blind.models.iter_mut().filter_map(|model| model.varying.as_mut()) {
+            let without = |one: &Application| Application { costs: None, ..one.clone() };
+            varying.applications = varying.applications.iter().map(without).collect();
+        }
+        Orloj.scheduler(&blind, options)
+    }
+}
+
+#[test]
+fn what_requests_cost_is_less_where_the_steps_of_their_costs_are_known() {
+    let costs = |steps: &[(u64, f64)]| {
+        let step = |&(after_ms, cost): &(u64, f64)| CostStep { after: Nanos::from_millis(after_ms), cost };
+        Some(StepCosts::new(steps.iter().map(step).collect()).unwrap())
+    };
+    let mut model = model(&[40.0, 40.0], 1_000.0);
+    let varying = model.varying.as_mut().unwrap();
+    // The one half is nearly worthless after a fifth of a second, the other as good as before.
+    let [urgent, patient] = [costs(&[(200, 9.0), (1_000, 10.0)]), costs(&[(1_000, 1.0)])];
+    let applications = varying.applications.iter().zip([urgent, patient]);
+    varying.applications = applications.map(|(one, costs)| Application { costs, ..one.clone() }).collect();
+    let mut workload = Workload::of_models(1, 55.0, vec![model]);
+    workload.duration = Nanos::from_secs(300);
+    let run = |policy: &dyn Policy| simulate(&workload, policy, &PolicyOptions::default()).unwrap();
+    let cost = |policy: &dyn Policy| run(policy).models[0].mean_cost.unwrap();
+    let (knowing, blind) = (cost(&Orloj), cost(&BlindToCosts));
+    assert!(knowing < 0.8 * blind, "{knowing} {blind}");
+    // A cost of 1 at the SLO is the rate of bad requests, and no other.
+    let varying = workload.models[0].varying.as_mut().unwrap();
+    let same = |one: &Application| Application { costs: costs(&[(1_000, 1.0)]), ..one.clone() };
+    varying.applications = varying.applications.iter().map(same).collect();
+    let run = |policy: &dyn Policy| simulate(&workload, policy, &PolicyOptions::default()).unwrap();
+    let (one, other) = (run(&Orloj), run(&BlindToCosts));
+    assert!((one.models[0].mean_cost.unwrap() - one.bad_rate).abs() < 1e-9);
+    assert_eq!(one.models[0].good, other.models[0].good);
 }
