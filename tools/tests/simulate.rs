@@ -98,6 +98,10 @@ fn a_flag_that_the_policy_does_not_take_is_refused_with_those_that_do() {
     let told = refusal(&["--policy", "clipper", "--drop", "window"]);
     assert!(told.starts_with("--drop: policy clipper does not take it; it goes with symphony, "), "{told}");
     assert!(refusal(&["--clockwork-batches", "any"]).ends_with("it goes with clockwork\n"));
+    assert!(refusal(&["--nexus-packing", "oblivious"]).ends_with("it goes with nexus\n"));
+    assert!(
+        refusal(&["--policy", "nexus", "--nexus-packing", "round"]).contains("give squishy or oblivious")
+    );
     assert!(refusal(&["--triton-preferred", "4,8"]).ends_with("it goes with triton\n"));
 }
 

@@ -39,7 +39,7 @@ impl OneStep {
 /// The reason why steps are no cost function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StepCostsError {
-    /// There is no step, or there are too many.
+    /// Too many steps, or none.
     #[error("it has {0} steps; there are 1 to {MAX_STEPS}")]
     Count(usize),
     /// A latency, or a cost, is not above that of the step before it.

@@ -21,6 +21,9 @@ pub mod table;
 mod clockwork_slos;
 mod encoder_sizes;
 mod nexus_drops;
+mod nexus_features;
+mod nexus_mixes;
+mod nexus_plans;
 mod nexus_queries;
 mod orloj_tables;
 mod scheduling;
@@ -51,8 +54,13 @@ pub static EXPERIMENTS: &[&dyn Experiment] = &[
     &symphony_figure10::Stability,
     &symphony_figure11::Growth,
     &symphony_figure13::Latency,
+    &nexus_plans::Plans,
     &nexus_drops::Lazy,
     &nexus_drops::LazyAndEarly,
+    &nexus_features::GAME,
+    &nexus_features::TRAFFIC,
+    &nexus_mixes::Variants,
+    &nexus_mixes::Mixes,
     &nexus_queries::QuerySplits,
     &clockwork_slos::Lowest,
     &clockwork_slos::Isolation,

@@ -5,7 +5,7 @@ use plotters::style::RGBColor;
 use std::io;
 use symphony_perf::charts::{COLOURS, Series, Shape};
 use symphony_scheduler::drop_rule::DropRule;
-use symphony_scheduler::policy::options::BatchSizes;
+use symphony_scheduler::policy::options::{BatchSizes, Packing};
 use symphony_scheduler::policy::when::{self, When};
 use symphony_scheduler::policy::{self, Policy, PolicyOptions};
 use symphony_scheduler::sim::report::Report;
@@ -23,6 +23,8 @@ pub struct System {
     drop: Option<DropRule>,
     when: Option<&'static When>,
     frontends: usize,
+    /// The placement of sessions (Nexus only).
+    packing: Packing,
     /// True if batches have any size (Clockwork only).
     any_batch: bool,
     colour: usize,
@@ -95,7 +97,8 @@ impl System {
     /// Makes a system of one of the engine's policies.
     pub const fn new(name: &'static str, label: &'static str, policy: &'static str, colour: usize) -> System {
         let policy = Chosen::Named(policy);
-        System { name, label, policy, drop: None, when: None, frontends: 1, any_batch: false, colour }
+        let (drop, when, packing) = (None, None, Packing::Squishy);
+        System { name, label, policy, drop, when, frontends: 1, packing, any_batch: false, colour }
     }
 
     /// Makes a system of a policy that only an experiment has.
@@ -116,6 +119,11 @@ impl System {
     /// Returns the system in another colour, for charts without the system that has it.
     pub const fn coloured(self, colour: usize) -> System {
         System { colour, ..self }
+    }
+
+    /// Returns the system with another placement of sessions.
+    pub const fn packed(self, packing: Packing) -> System {
+        System { packing, ..self }
     }
 
     /// Returns the system with this number of frontends that route independently.
@@ -165,6 +173,7 @@ impl System {
             drop: self.drop,
             when: self.when,
             frontends: self.frontends,
+            nexus_packing: self.packing,
             ..PolicyOptions::default()
         };
         if self.any_batch {

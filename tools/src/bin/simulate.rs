@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use symphony::cli::end_quietly_on_closed_pipe;
 use symphony::config::read_workload;
 use symphony_scheduler::drop_rule::DropRule;
-use symphony_scheduler::policy::options::BatchSizes;
+use symphony_scheduler::policy::options::{BatchSizes, Packing};
 use symphony_scheduler::policy::{self, POLICIES, Policy, PolicyOptions, when};
 use symphony_scheduler::query::DeadlineSplit;
 use symphony_scheduler::rule_setting::{Prefer, RuleSetting};
@@ -63,6 +63,9 @@ struct CommandLine {
     /// Batch sizes of policy clockwork: pow2 (default) or any
     #[arg(long, value_name = "SIZES", value_parser = sizes)]
     clockwork_batches: Option<BatchSizes>,
+    /// The placement of models on GPUs by policy nexus: squishy (default) or oblivious
+    #[arg(long, value_name = "PACKING", value_parser = packing)]
+    nexus_packing: Option<Packing>,
     /// The outstanding work below which policy clockwork gives a GPU more (default 5)
     #[arg(long, value_name = "MS", value_parser = positive)]
     clockwork_ahead_ms: Option<f64>,
@@ -137,6 +140,10 @@ fn split(text: &str) -> Result<DeadlineSplit, String> {
 
 fn sizes(text: &str) -> Result<BatchSizes, String> {
     BatchSizes::parse(text).ok_or_else(|| "give pow2 or any".to_owned())
+}
+
+fn packing(text: &str) -> Result<Packing, String> {
+    Packing::parse(text).ok_or_else(|| "give squishy or oblivious".to_owned())
 }
 
 fn after_help() -> String {
@@ -218,6 +225,7 @@ fn options(policy: &dyn Policy, line: &CommandLine) -> Result<PolicyOptions, Str
         ("tuning", line.tuning.is_some()),
         ("prefer", line.prefer.is_some()),
         ("frontends", line.frontends.is_some()),
+        ("nexus-packing", line.nexus_packing.is_some()),
         ("shepherd-preempt", line.shepherd_preempt.is_some()),
         ("clockwork-batches", line.clockwork_batches.is_some()),
         ("clockwork-ahead-ms", line.clockwork_ahead_ms.is_some()),
@@ -255,6 +263,7 @@ fn options(policy: &dyn Policy, line: &CommandLine) -> Result<PolicyOptions, Str
     }
     options.tuning = is_tuned.then_some(line.prefer.unwrap_or_default());
     options.frontends = line.frontends.map_or(options.frontends, usize::from);
+    options.nexus_packing = line.nexus_packing.unwrap_or(options.nexus_packing);
     options.preempt = line.shepherd_preempt.unwrap_or(options.preempt);
     let clockwork = &mut options.clockwork;
     clockwork.batches = line.clockwork_batches.unwrap_or(clockwork.batches);

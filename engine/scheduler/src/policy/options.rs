@@ -22,6 +22,8 @@ pub struct PolicyOptions {
     pub tuning: Option<Prefer>,
     /// Frontends that route requests independently of each other, at least 1 (flag `frontends`).
     pub frontends: usize,
+    /// The placement of sessions by `nexus` (flag `nexus-packing`).
+    pub nexus_packing: Packing,
     /// The factor by which a batch must be larger than a running one to preempt it, at least 1
     /// (flag `shepherd-preempt`).
     pub preempt: f64,
@@ -40,6 +42,7 @@ impl Default for PolicyOptions {
             setting: RuleSetting::default(),
             tuning: None,
             frontends: 1,
+            nexus_packing: Packing::Squishy,
             preempt: 3.03,
             clockwork: ClockworkOptions::default(),
             triton: TritonOptions::default(),
@@ -94,6 +97,26 @@ impl BatchSizes {
             }
             BatchSizes::Any => (1..=largest).collect(),
         }
+    }
+}
+
+/// How `nexus` places sessions on GPUs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Packing {
+    /// Squishy bin packing (Nexus, section 6.1).
+    Squishy,
+    /// Each session gets a part of the GPUs in proportion to its rate over its highest throughput,
+    /// whatever batches then fit in the SLOs: the baseline of Nexus, section 7.2.
+    Oblivious,
+}
+
+impl Packing {
+    /// Both variants with their names, for help texts.
+    pub const ALL: [(Packing, &str); 2] = [(Packing::Squishy, "squishy"), (Packing::Oblivious, "oblivious")];
+
+    /// Returns the variant of this name.
+    pub fn parse(name: &str) -> Option<Packing> {
+        Packing::ALL.iter().find(|packing| packing.1 == name).map(|packing| packing.0)
     }
 }
 

@@ -10,7 +10,7 @@ mod routing;
 
 use super::epoch::{Epoch, expected_rates};
 use super::interface::{Decisions, Policy, Scheduler};
-use super::options::PolicyOptions;
+use super::options::{Packing, PolicyOptions};
 use crate::drop_rule::DropRule;
 use crate::profile::Profile;
 use crate::workload::{Workload, WorkloadModel};
@@ -39,7 +39,7 @@ impl Policy for Nexus {
     }
 
     fn options(&self) -> &'static [&'static str] {
-        &["drop", "frontends"]
+        &["drop", "frontends", "nexus-packing"]
     }
 
     fn scheduler(&self, workload: &Workload, options: &PolicyOptions) -> Box<dyn Scheduler> {
@@ -51,6 +51,7 @@ impl Policy for Nexus {
 struct Cluster {
     models: Vec<NexusModel>,
     drop: DropRule,
+    packing: Packing,
     nodes: Vec<NexusNode>,
     /// The routing table of each frontend.
     frontends: Vec<RoutingTable>,
@@ -81,6 +82,7 @@ impl Cluster {
         let mut cluster = Cluster {
             models: workload.models.iter().map(model).collect(),
             drop: options.drop.unwrap_or(DropRule::Window),
+            packing: options.nexus_packing,
             nodes: core::iter::repeat_with(NexusNode::default).take(workload.gpus).collect(),
             frontends: core::iter::repeat_with(RoutingTable::default)
                 .take(options.frontends.max(1))
@@ -101,7 +103,10 @@ impl Cluster {
         let sessions: Vec<_> = both
             .map(|(model, &rate)| Session { profile: &model.profile, budget: model.budget, rate })
             .collect();
-        let schedule = packing::fit(&sessions, self.nodes.len());
+        let schedule = match self.packing {
+            Packing::Squishy => packing::fit(&sessions, self.nodes.len()),
+            Packing::Oblivious => packing::oblivious(&sessions, self.nodes.len()),
+        };
         let mut queued = Vec::new();
         for (at, node) in self.nodes.iter_mut().enumerate() {
             let shares = schedule.get(at).map_or(&[][..], |node| &node.shares);

@@ -79,6 +79,36 @@ pub(super) fn fit(sessions: &[Session<'_>], gpus: usize) -> Vec<PlannedNode> {
     crowd(best, gpus)
 }
 
+/// Returns the schedule of the baseline, which does not look at batches (section 7.2): each session
+/// has a part of the GPUs in proportion to its rate over the throughput that one GPU has for it
+/// alone. Parts are laid out one after the other, so a GPU may have the ends of several; each
+/// session runs the batches that it could alone. Rates must be positive.
+pub(super) fn oblivious(sessions: &[Session<'_>], gpus: usize) -> Vec<PlannedNode> {
+    /// A part of a GPU below which there is none.
+    const NOTHING: f64 = 1e-9;
+    let needed: f64 = sessions.iter().map(|session| session.rate / session.peak()).sum();
+    let mut nodes: Vec<PlannedNode> = Vec::new();
+    for (at, session) in sessions.iter().enumerate() {
+        let whole = session.rate / session.peak() / needed * gpus as f64;
+        let mut left = whole;
+        while left > whole * NOTHING {
+            if nodes.last().is_none_or(|node| node.occupancy > 1.0 - NOTHING) && nodes.len() < gpus {
+                nodes.push(PlannedNode { shares: Vec::new(), cycle: 0.0, occupancy: 0.0 });
+            }
+            let is_last = nodes.len() == gpus;
+            let Some(node) = nodes.last_mut() else { break };
+            // Rounding may not leave a session without a GPU.
+            let part = if is_last { left } else { left.min(1.0 - node.occupancy) };
+            let batch = session.full_batch().max(1);
+            node.shares.push(Share { session: at, batch, rate: session.rate * part / whole });
+            node.cycle += session.latency(batch);
+            node.occupancy += part;
+            left -= part;
+        }
+    }
+    nodes
+}
+
 /// Merges the shares of the emptiest nodes until there are at most `gpus` nodes.
 fn crowd(mut nodes: Vec<PlannedNode>, gpus: usize) -> Vec<PlannedNode> {
     nodes.sort_by(|a, b| b.occupancy.total_cmp(&a.occupancy));
@@ -307,6 +337,22 @@ mod tests {
     }
 
     #[test]
+    fn oblivious_placement_gives_each_session_gpus_by_its_rate_alone() {
+        let models = example();
+        // 64 / 160, 32 / 128 and 32 / 128 of a GPU are 4/9, 5/18 and 5/18 of two.
+        let nodes = oblivious(&sessions(&models, &[64.0, 32.0, 32.0]), 2);
+        let shares: Vec<Vec<usize>> =
+            nodes.iter().map(|node| node.shares.iter().map(|share| share.session).collect()).collect();
+        assert_eq!(shares, [vec![0, 1], vec![1, 2]]);
+        assert!(nodes.iter().flat_map(|node| &node.shares).all(|share| share.batch == 16));
+        let rate_of_1 = [nodes[0].shares[1].rate, nodes[1].shares[0].rate];
+        assert!(
+            (rate_of_1[0] + rate_of_1[1] - 32.0).abs() < 1e-6 && rate_of_1[0] < rate_of_1[1] / 3.9,
+            "{rate_of_1:?}"
+        );
+    }
+
+    #[test]
     fn models_that_need_more_gpus_than_there_are_share_them() {
         let slow = (through(&[(1, 10.0)]), Nanos::from_millis(12));
         let models = vec![slow; 5];
@@ -359,7 +405,8 @@ mod tests {
         ) {
             let profiles = profiles_and_slos(&models);
             let rates: Vec<_> = models.iter().map(|model| model.3 + 1.0).collect();
-            let nodes = fit(&sessions(&profiles, &rates), gpus);
+            let sessions = sessions(&profiles, &rates);
+            for nodes in [fit(&sessions, gpus), oblivious(&sessions, gpus)] {
             prop_assert!(nodes.len() <= gpus);
             for session in 0..rates.len() {
                 let rate: f64 = nodes
@@ -369,6 +416,7 @@ mod tests {
                     .map(|share| share.rate)
                     .sum();
                 prop_assert!(rate > 0.0, "model {} has no GPU", session);
+            }
             }
         }
     }

@@ -1,0 +1,197 @@
+//! Nexus's Figure 16: squishy bin packing over batch-oblivious placement (section 7.2), 16 sessions
+//! on 8 GPUs in five mixes; and Figure 15 (a): variants of ResNet-50 that differ in the last layer
+//! on one GPU, batched over their prefix and each by itself. The last layers' time is left out.
+//!
+//! Profiles are those of Symphony's Table 5, for the same GPU. Where the paper gives no SLO, for
+//! mixed rates and for the variants, it is 100 ms here. The eight architectures are the first of
+//! that table of which two batches of one run within the tighter SLO. Arrivals are uniform.
+//!
+//! About 20 s of one core.
+
+use super::nexus_features::on_1080ti;
+use super::setting::Setting;
+use super::systems::{NEXUS, System};
+use super::table::Table;
+use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
+use symphony_perf::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
+use symphony_perf::zoo::{Model, zoo_1080ti};
+use symphony_scheduler::policy::options::Packing;
+use symphony_scheduler::workload::Arrival;
+
+const SESSIONS: usize = 16;
+const GPUS: usize = 8;
+const SLO_MS: f64 = 100.0;
+/// The SLOs of a mix of SLOs, ms, from the first to the last.
+const SLOS_MS: (f64, f64) = (50.0, 200.0);
+/// The SLOs that each architecture has.
+const TWO_SLOS_MS: [f64; 2] = [50.0, 100.0];
+
+const MIXES: [&str; 5] =
+    ["SLOs, Inception", "SLOs, ResNet", "rates, Inception", "rates, ResNet", "models and SLOs"];
+
+const OBLIVIOUS: System =
+    NEXUS.packed(Packing::Oblivious).named("nexus-oblivious", "batch-oblivious").coloured(6);
+const PACKINGS: [System; 2] = [NEXUS, OBLIVIOUS];
+
+fn mix(name: &str, effort: Effort) -> Setting {
+    let model = on_1080ti(if name.contains("Inception") { "InceptionV3" } else { "ResNet50" });
+    let setting = match name.split(',').next() {
+        Some("SLOs") => {
+            let step = (SLOS_MS.1 - SLOS_MS.0) / (SESSIONS - 1) as f64;
+            let slo = |at: usize| model.with_slo(SLOS_MS.0 + step * at as f64);
+            Setting::new(GPUS, (0..SESSIONS).map(slo), effort)
+        }
+        Some("rates") => Setting::copies(GPUS, model.with_slo(SLO_MS), SESSIONS, effort).zipf(0.9),
+        _ => {
+            let quick = |model: &Model<'_>| 2.0 * model.latency_ms(1.0) <= TWO_SLOS_MS[0];
+            let architectures = zoo_1080ti().into_iter().filter(quick).take(SESSIONS / TWO_SLOS_MS.len());
+            let sessions = architectures.flat_map(|model| TWO_SLOS_MS.map(|slo| model.with_slo(slo)));
+            Setting::new(GPUS, sessions, effort)
+        }
+    };
+    setting.arriving(&Arrival::Uniform).lasting(2.0, effort.choose(20.0, 60.0))
+}
+
+/// Figure 16.
+pub(super) struct Mixes;
+
+impl Experiment for Mixes {
+    fn name(&self) -> &'static str {
+        "nexus-figure16"
+    }
+
+    fn about(&self) -> &'static str {
+        "Nexus, Figure 16: goodput of 16 sessions on 8 GPUs by how they are placed"
+    }
+
+    fn columns(&self) -> &'static [&'static str] {
+        &["mix", "system", "goodput_rps"]
+    }
+
+    fn jobs(&self, effort: Effort) -> Vec<Job> {
+        let pairs = MIXES.iter().flat_map(|mix| PACKINGS.map(|system| (*mix, system)));
+        let job = |(name, system): (&'static str, System)| {
+            let setting = mix(name, effort);
+            Job::new(setting.search_weight(), move || {
+                let goodput = system.goodput_rps(setting.workload())?;
+                Ok(vec![vec![name.to_owned(), system.name.to_owned(), cell(goodput, 1)]])
+            })
+        };
+        pairs.map(job).collect()
+    }
+
+    fn figure(&self, table: &Table) -> Figure {
+        let bars = |(at, system): (usize, &System)| {
+            let of = |mix: &str| table.number(&[("mix", mix), ("system", system.name)], "goodput_rps");
+            system.series(Shape::bar_beside(at, PACKINGS.len()), (0..).map(f64::from).zip(MIXES.map(of)))
+        };
+        let panel = Panel {
+            title: "mixes of SLOs, rates and models".to_owned(),
+            x: Axis::named("mix", MIXES.map(str::to_owned)),
+            y: Axis::up_to("goodput (requests/s)", table.highest("goodput_rps")),
+            series: PACKINGS.iter().enumerate().map(bars).collect(),
+        };
+        Figure { title: self.about().to_owned(), columns: 1, panels: vec![panel] }
+    }
+
+    fn claims(&self, table: &Table) -> Vec<Claim> {
+        let claim = |mix: &str| {
+            let of = |system: System| table.number(&[("mix", mix), ("system", system.name)], "goodput_rps");
+            let what = format!("mixed {mix}: squishy over batch-oblivious");
+            Claim::new(what, Paper::Between(1.11, 1.64), of(NEXUS) / of(OBLIVIOUS), Unit::Times)
+        };
+        MIXES.map(claim).into()
+    }
+}
+
+const VARIANTS: [usize; 5] = [2, 4, 6, 8, 10];
+
+/// The ways in which variants run: batched over their prefix, which makes them one model, and each
+/// by itself.
+const WAYS: [&str; 2] = ["prefix batching", "each by itself"];
+
+/// Figure 15 (a).
+pub(super) struct Variants;
+
+impl Experiment for Variants {
+    fn name(&self) -> &'static str {
+        "nexus-figure15"
+    }
+
+    fn about(&self) -> &'static str {
+        "Nexus, Figure 15 (a): goodput of variants of ResNet-50 on one GPU"
+    }
+
+    fn columns(&self) -> &'static [&'static str] {
+        &["variants", "way", "goodput_rps"]
+    }
+
+    fn jobs(&self, effort: Effort) -> Vec<Job> {
+        let pairs = VARIANTS.into_iter().flat_map(|variants| WAYS.map(|way| (variants, way)));
+        let job = |(variants, way): (usize, &'static str)| {
+            let model = on_1080ti("ResNet50").with_slo(SLO_MS);
+            let models = if way == WAYS[0] { 1 } else { variants };
+            let setting = Setting::copies(1, model, models, effort).arriving(&Arrival::Uniform);
+            let setting = setting.lasting(2.0, effort.choose(20.0, 60.0));
+            Job::new(setting.search_weight(), move || {
+                let goodput = NEXUS.goodput_rps(setting.workload())?;
+                Ok(vec![vec![variants.to_string(), way.to_owned(), cell(goodput, 1)]])
+            })
+        };
+        pairs.map(job).collect()
+    }
+
+    fn figure(&self, table: &Table) -> Figure {
+        let line = |(at, way): (usize, &&str)| Series {
+            label: (*way).to_owned(),
+            colour: COLOURS[at],
+            shape: Shape::Marked,
+            points: table.points(&[("way", way)], "variants", "goodput_rps"),
+        };
+        let panel = Panel {
+            title: format!("one GPU, SLO {SLO_MS} ms, uniform arrivals"),
+            x: Axis::up_to("variants", 10.0),
+            y: Axis::up_to("goodput (requests/s)", table.highest("goodput_rps")),
+            series: WAYS.iter().enumerate().map(line).collect(),
+        };
+        Figure { title: self.about().to_owned(), columns: 1, panels: vec![panel] }
+    }
+
+    fn claims(&self, table: &Table) -> Vec<Claim> {
+        let gain = |variants: usize| {
+            let of =
+                |way: &str| table.number(&[("variants", &variants.to_string()), ("way", way)], "goodput_rps");
+            of(WAYS[0]) / of(WAYS[1])
+        };
+        let most = VARIANTS.map(gain).into_iter().fold(0.0, f64::max);
+        vec![Claim::new(
+            "prefix batching over each by itself: largest gain",
+            Paper::Is(2.1),
+            most,
+            Unit::Times,
+        )]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mix_has_sixteen_sessions_on_eight_gpus() {
+        let effort = Effort { full: false, seed: 1 };
+        for name in MIXES {
+            let setting = mix(name, effort);
+            assert_eq!(
+                (setting.workload().models.len(), setting.workload().gpus),
+                (SESSIONS, GPUS),
+                "{name}"
+            );
+        }
+        let slos = |name| mix(name, effort).workload().models.iter().map(|one| one.slo).collect::<Vec<_>>();
+        assert!(
+            slos(MIXES[0]).is_sorted_by(|a, b| a < b)
+                && slos(MIXES[2]).iter().all(|slo| *slo == slos(MIXES[2])[0])
+        );
+    }
+}
