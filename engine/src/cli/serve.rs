@@ -61,10 +61,10 @@ pub(super) fn serve(arguments: ServeArguments, options: Options) -> Result<(), C
     frontends.iter().take(1).for_each(log_room);
     let exporter = export_traces(&config, &trace.into(), &engine)?;
     let traces = exporter.as_ref().map(|exporter| Arc::clone(exporter.counts()));
-    let telemetry = Arc::new(Telemetry::of(&engine).with_traces(traces).with_queries(&config.queries));
+    let telemetry = Arc::new(Telemetry::of(&engine).with_traces(traces));
 
     let shared = SharedState::new().with_repository(repository.clone()).with_traces(exporter.as_ref());
-    let shared = shared.with_queries(&config.queries).with_hook(before_cycle);
+    let shared = shared.with_hook(before_cycle);
     let (tls, tokens) = (access.tls.clone(), access.tokens.clone());
     let allowed_hosts = access.config.allowed_hosts.clone();
     let api = api_config(addresses, &config, api_threads, &telemetry);

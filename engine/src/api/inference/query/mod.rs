@@ -21,7 +21,8 @@ use crate::api::problem::Problem;
 use crate::api::services::CoreServices;
 use crate::api::services::accounting::InferRecord;
 use crate::api::services::engine_client::EngineReply;
-use crate::api::services::queries::{FoundQuery, StageTensor, TensorSource};
+use crate::api::services::queries::FoundQuery;
+use crate::config::{StageTensor, StageTensors, TensorSource};
 use crate::runtime::frontend::{Ask, Due, ModelInfo, Outcome, Timeline};
 use crate::telemetry::Metrics;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -219,8 +220,8 @@ impl<'m> QueryRun<'m, '_> {
     async fn stages(&self, memory: &mut MemoryLease) -> Result<Vec<StageResult>, Problem> {
         let (query, services) = (self.query, self.services);
         let outputs = query.outputs_of_stages();
-        let mut course = QueryCourse::new(query.stages.iter().map(|stage| &stage.after[..]));
-        let mut results: Vec<StageResult> = Vec::with_capacity(query.stages.len());
+        let mut course = QueryCourse::new(query.inputs_of_stages());
+        let mut results: Vec<StageResult> = Vec::with_capacity(query.stages());
         // Dropping it withdraws the stages that are under way.
         let mut running = FuturesUnordered::new();
         let failed = |(stage, problem): (usize, Problem)| {
@@ -252,7 +253,7 @@ impl<'m> QueryRun<'m, '_> {
         results: &[StageResult],
         memory: &mut MemoryLease,
     ) -> Result<StageRequest<'m>, Problem> {
-        let (model, found) = (self.query.model(stage), &self.query.stages[stage]);
+        let (model, tensors) = (self.query.model(stage), self.tensors(stage));
         let due = match self.due {
             Nanos::MAX => Due::Never,
             due => {
@@ -268,17 +269,21 @@ impl<'m> QueryRun<'m, '_> {
             bytes: self.bytes(&input.source, results),
             by_item: input.by_item,
         };
-        let inputs = found.inputs.iter().map(input).collect();
+        let inputs = tensors.inputs.iter().map(input).collect();
         Ok(StageRequest { stage, model, ask, items, inputs, gathered, memory: memory.split(0) })
+    }
+
+    fn tensors(&self, stage: usize) -> &'m StageTensors {
+        &self.query.models.tensors.stages[stage]
     }
 
     /// Returns the items that a stage runs for.
     fn items(&self, stage: usize, results: &[StageResult]) -> Items {
-        let (rows, found) = (self.rows.count, &self.query.stages[stage]);
-        let Some((source, datatype)) = &found.count else { return Items::all(rows, found.room()) };
+        let (rows, tensors) = (self.rows.count, self.tensors(stage));
+        let Some((source, datatype)) = &tensors.count else { return Items::all(rows, tensors.room()) };
         let counts = self.bytes(source, results);
         let of_row = |row| counts.row(row).and_then(|element| datatype.whole_number(element));
-        Items::counted(found.room(), (0..rows).map(|row| of_row(row).unwrap_or_default()))
+        Items::counted(tensors.room(), (0..rows).map(|row| of_row(row).unwrap_or_default()))
     }
 
     /// Returns the bytes of a tensor.
@@ -296,7 +301,7 @@ impl<'m> QueryRun<'m, '_> {
                 let signature = &self.query.model(*stage).signature;
                 let made = results.iter().find(|result| result.stage == *stage);
                 let made = made.expect("a stage begins once those that it waits for are over");
-                let room = self.query.stages[*stage].room();
+                let room = self.tensors(*stage).room();
                 TensorBytes::Rows {
                     rows: Rc::clone(&made.output),
                     stride: room * signature.output_bytes(),
@@ -335,7 +340,7 @@ impl<'m> QueryRun<'m, '_> {
         let bytes = self.rows.count * signature.output_bytes();
         memory.charge(bytes);
         let sources: Vec<TensorBytes> =
-            self.query.outputs.iter().map(|source| self.bytes(source, stages)).collect();
+            self.query.models.tensors.outputs.iter().map(|source| self.bytes(source, stages)).collect();
         let mut output = vec![0; bytes];
         for (row, to) in output.chunks_mut(signature.output_bytes().max(1)).enumerate() {
             for (at, source) in sources.iter().enumerate() {
