@@ -364,6 +364,65 @@ fn an_ensemble_of_the_repository_is_a_query() {
     assert_eq!(server.infer("minus_one", &rows(&[[1.0, 2.0]])).0, 200);
 }
 
+#[test]
+fn check_compares_queries_and_ensembles_with_their_models() {
+    let check = |config: &str, of_ensemble: &str| {
+        let folder = models();
+        write_ensemble(folder.path(), of_ensemble);
+        std::fs::write(folder.path().join("symphony.toml"), config).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_symphony"));
+        let output = command.arg("check").arg(folder.path()).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    let config = OF_FOUND.replace("path = \"models\"", "path = \"models\"\ncontrol = \"explicit\"");
+    let (code, text) = check(&config, &ensemble(2));
+    assert!(
+        code == Some(0) && text.contains("symphony.toml: ok; 4 models, 2 queries, 1 executors"),
+        "{text}"
+    );
+    let wrong_inputs =
+        config.replace("input = \"x\", tensor = \"crops\"", "input = \"data\", tensor = \"crops\"");
+    let items = config.replace("fan_out = [\"crops\"], ", "");
+    let counted = config
+        .replace("fan_out = [\"crops\"], count = \"found\"", "fan_out = [\"crops\"], count = \"crops\"");
+    for (config, of_ensemble, error) in [
+        (
+            &config,
+            ensemble(3),
+            "config.pbtxt:4: output: output \"result\" has not the dims [3]; the model says [2] for one request",
+        ),
+        (
+            &config,
+            ensemble(2).replace("\"next\" input", "\"none\" input"),
+            "config.pbtxt:8: step: the model \"none\" of stage \"none\" is not served",
+        ),
+        (
+            &config,
+            ensemble(2).replace("key: \"left\"", "key: \"first\""),
+            "config.pbtxt:9: step: the model \"difference\" of stage \"difference\" has no input \"first\"; its inputs are [\"left\", \"right\"]",
+        ),
+        (
+            &wrong_inputs,
+            ensemble(2),
+            "queries[0].stages[1].model: the model \"double\" of stage \"each\" has no input \"data\"; its inputs are [\"x\"]",
+        ),
+        (
+            &items,
+            ensemble(2),
+            "queries[0].stages[1].model: input \"x\" of stage \"each\" takes a tensor FP32 of shape [3, 2] a row; its model \"double\" takes FP32 of shape [2]",
+        ),
+        (
+            &counted,
+            ensemble(2),
+            "queries[0].stages[1].model: stage \"each\" counts its items by a tensor FP32 of shape [3, 2] a row; it must be one whole number or BOOL",
+        ),
+    ] {
+        let (code, text) = check(config, &of_ensemble);
+        assert!(code == Some(2) && text.contains(error), "{text}, not {error}");
+    }
+}
+
 fn state(version: &str, state: &str, reason: &str) -> (String, String, String) {
     (version.to_owned(), state.to_owned(), reason.to_owned())
 }
