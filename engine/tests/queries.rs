@@ -365,6 +365,32 @@ fn an_ensemble_of_the_repository_is_a_query() {
 }
 
 #[test]
+fn the_example_names_the_shape_in_each_quarter_of_a_sheet() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(examples.join("queries/quarters.onnx"), folder.path().join("quarters.onnx")).unwrap();
+    let config = std::fs::read_to_string(examples.join("queries/symphony.toml")).unwrap();
+    let shapes = examples.join("quickstart/shapes.onnx");
+    // Times that any machine keeps.
+    let config = config
+        .replace("../quickstart/shapes.onnx", shapes.to_str().unwrap())
+        .replace("slo_ms = 50.0", "slo_ms = 20000.0")
+        .replace("slo_ms = 100.0", "slo_ms = 20000.0");
+    let server = Server::start(folder, &config);
+    let sample = std::fs::read_to_string(examples.join("queries/samples/sheet.json")).unwrap();
+    let (status, answer) = server.call("POST", "/v2/models/sheet/infer", &sample);
+    assert_eq!((status, &answer["outputs"][0]["shape"]), (200, &json!([1, 4, 10])), "{answer}");
+    let labels = std::fs::read_to_string(examples.join("quickstart/shapes.labels.txt")).unwrap();
+    let labels: Vec<&str> = labels.lines().collect();
+    let scores = answer["outputs"][0]["data"].as_array().unwrap();
+    let scores: Vec<f64> = scores.iter().map(|score| score.as_f64().unwrap()).collect();
+    let largest = |row: &[f64]| (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
+    let named: Vec<&str> = scores.chunks(10).map(|row| labels[largest(row)]).collect();
+    assert_eq!(named, ["star", "heart", "heart", "star"]);
+    assert_eq!(answer["parameters"]["shapes.batch_size"], 4);
+}
+
+#[test]
 fn check_compares_queries_and_ensembles_with_their_models() {
     let check = |config: &str, of_ensemble: &str| {
         let folder = models();
