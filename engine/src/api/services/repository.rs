@@ -34,7 +34,6 @@ pub(in crate::api) fn index(services: &CoreServices, caller: &Caller) -> Vec<Ind
         IndexEntry { name: query.config.name.clone(), version: Some(query.info.version), state, reason }
     }));
     index.retain(|entry| caller.may_use(&entry.name));
-    index.sort_by(|a, b| (&a.name, a.version).cmp(&(&b.name, b.version)));
     index
 }
 
