@@ -24,7 +24,7 @@ use crate::api::services::engine_client::EngineReply;
 use crate::api::services::queries::FoundQuery;
 use crate::config::{StageTensor, StageTensors, TensorSource};
 use crate::runtime::frontend::{Ask, Due, ModelInfo, Outcome, Timeline};
-use crate::telemetry::Metrics;
+use crate::telemetry::{InferOutcome, Metrics};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use items::Items;
 use std::ops::Range;
@@ -62,7 +62,7 @@ pub(super) async fn run<'m: 'r, 'r>(
     memory.shrink(memory.held().saturating_sub(given.len()));
     let run = QueryRun { services, query, info, rows, deadline, began, due, given };
     let _in_flight = InFlightQuery::new(&services.metrics, info.id);
-    let stages = run.stages(&mut memory).await?;
+    let stages = run.stages(&mut memory, record).await?;
     let reply = run.reply(&stages, &mut memory).await;
     services.metrics.query_ran(info.id, rows.count, &reply.timeline, info.slo);
     record.answered(&ask, &reply);
@@ -217,7 +217,11 @@ impl<'m> QueryRun<'m, '_> {
     /// Runs all stages and returns their results, in the order in which they came.
     ///
     /// Errors: one of them has no result in time.
-    async fn stages(&self, memory: &mut MemoryLease) -> Result<Vec<StageResult>, Problem> {
+    async fn stages(
+        &self,
+        memory: &mut MemoryLease,
+        record: &mut InferRecord<'_>,
+    ) -> Result<Vec<StageResult>, Problem> {
         let (query, services) = (self.query, self.services);
         let outputs = query.outputs_of_stages();
         let mut course = QueryCourse::new(query.inputs_of_stages());
@@ -235,7 +239,7 @@ impl<'m> QueryRun<'m, '_> {
                 running.push(request.run(services));
             }
             let ended = running.next().await.expect("a query that has not ended has a stage under way");
-            let result = ended.and_then(|result| self.checked(result)).map_err(failed)?;
+            let result = ended.and_then(|result| self.checked(result, record)).map_err(failed)?;
             let stage = result.stage;
             results.push(result);
             if course.over(stage, &outputs[stage]) == CourseStep::Done {
@@ -316,10 +320,13 @@ impl<'m> QueryRun<'m, '_> {
     /// than its own deadline where its query still has time.
     ///
     /// Errors: it has no result in time.
-    fn checked(&self, result: StageResult) -> Result<StageResult, (usize, Problem)> {
+    fn checked(
+        &self,
+        result: StageResult,
+        record: &mut InferRecord<'_>,
+    ) -> Result<StageResult, (usize, Problem)> {
         let StageResult { stage, rows, reply: Some(reply), .. } = &result else { return Ok(result) };
         let model = self.query.model(*stage);
-        self.services.accounting.statistics.count(model, *rows, reply);
         let in_time = match reply.outcome {
             Outcome::Good => true,
             Outcome::Late(_) => reply.timeline.answered <= self.due,
@@ -328,7 +335,11 @@ impl<'m> QueryRun<'m, '_> {
         if reply.timeline.has_run() {
             self.services.queries.took(self.query, *stage, reply.timeline.total());
         }
-        match problem_of(model, reply).filter(|_| !in_time) {
+        let problem = problem_of(model, reply).filter(|_| !in_time);
+        let outcome = problem.as_ref().map_or(InferOutcome::Good, |problem| problem.outcome);
+        let name = &self.query.config().stages[*stage].name;
+        record.stage_over((name, model), (*rows, self.deadline.class(model)), reply, outcome);
+        match problem {
             Some(problem) => Err((*stage, problem)),
             None => Ok(result),
         }
