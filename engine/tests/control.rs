@@ -69,7 +69,7 @@ impl Served {
         if load {
             self.repository.load(name, None, done)
         } else {
-            self.repository.unload(name, done)
+            self.repository.unload(name, false, done)
         }
         let began = Instant::now();
         loop {

@@ -7,17 +7,20 @@ use harness::onnx::{
     FLOAT, INT64, constant, file, graph, node, number_attribute, numbers, numbers_attribute, tensor,
     whole_numbers,
 };
-use harness::process::{ServerProcess, request};
+use harness::process::{PATIENCE, ServerProcess, request};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// A served configuration, killed when the test is over.
 struct Server {
     address: SocketAddr,
     _process: ServerProcess,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Server {
@@ -26,7 +29,7 @@ impl Server {
         let mut command = Command::new(env!("CARGO_BIN_EXE_symphony"));
         command.args(["serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]).arg(folder.path());
         let process = ServerProcess::start(&mut command, Stdio::null());
-        Server { address: process.address(), _process: process, _folder: folder }
+        Server { address: process.address(), _process: process, folder }
     }
 
     fn call(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
@@ -40,6 +43,31 @@ impl Server {
 
     fn infer(&self, model: &str, body: &Value) -> (u16, Value) {
         self.call("POST", &format!("/v2/models/{model}/infer"), &body.to_string())
+    }
+
+    /// What the index says of a model or query: version, state and reason of each line.
+    fn states(&self, name: &str) -> Vec<(String, String, String)> {
+        let index = self.call("POST", "/v2/repository/index", "{}").1;
+        let lines = index.as_array().unwrap().iter().filter(|line| line["name"] == name);
+        let text = |line: &Value, field: &str| line[field].as_str().unwrap().to_owned();
+        lines.map(|line| (text(line, "version"), text(line, "state"), text(line, "reason"))).collect()
+    }
+
+    /// Waits until the index says what `is_so` wants.
+    fn wait_for(
+        &self,
+        name: &str,
+        is_so: impl Fn(&[(String, String, String)]) -> bool,
+    ) -> Vec<(String, String, String)> {
+        let began = Instant::now();
+        loop {
+            let states = self.states(name);
+            if is_so(&states) {
+                return states;
+            }
+            assert!(began.elapsed() < PATIENCE, "{states:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// The value of a sample of `/metrics`, 0 if there is none.
@@ -324,14 +352,245 @@ fn an_ensemble_of_the_repository_is_a_query() {
         status == 404 && error.contains("config.pbtxt:4") && error.contains("result"),
         "{status} {error}"
     );
-    // Models come and go, and an ensemble with them; it stays itself.
-    let index = server.call("POST", "/v2/repository/index", "{}").1;
-    let line = index.as_array().unwrap().iter().find(|line| line["name"] == "minus_one").unwrap();
-    assert_eq!((&line["state"], &line["version"]), (&json!("READY"), &json!("1")));
-    let (status, refused) = server.call("POST", "/v2/repository/models/minus_one/unload", "{}");
-    assert!(status == 400 && refused["error"].as_str().unwrap().contains("is an ensemble"), "{refused}");
+    assert!(server.states("wrong")[0].2.contains("config.pbtxt:4"));
+    // Models come and go, and an ensemble with them.
+    assert_eq!(server.states("minus_one"), [state("1", "READY", "")]);
     assert_eq!(server.call("POST", "/v2/repository/models/next/unload", "{}").0, 200);
     assert_eq!(server.get("/v2/models/minus_one/ready").0, 400);
+    let (version, state, reason) = server.states("minus_one").remove(0);
+    assert_eq!((&*version, &*state), ("1", "UNAVAILABLE"));
+    assert!(reason.contains("the model \"next\" of stage \"next\" is not served"), "{reason}");
     assert_eq!(server.call("POST", "/v2/repository/models/next/load", "{}").0, 200);
     assert_eq!(server.infer("minus_one", &rows(&[[1.0, 2.0]])).0, 200);
+}
+
+#[test]
+fn the_example_names_the_shape_in_each_quarter_of_a_sheet() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(examples.join("queries/quarters.onnx"), folder.path().join("quarters.onnx")).unwrap();
+    let config = std::fs::read_to_string(examples.join("queries/symphony.toml")).unwrap();
+    let shapes = examples.join("quickstart/shapes.onnx");
+    // Times that any machine keeps.
+    let config = config
+        .replace("../quickstart/shapes.onnx", shapes.to_str().unwrap())
+        .replace("slo_ms = 50.0", "slo_ms = 20000.0")
+        .replace("slo_ms = 100.0", "slo_ms = 20000.0");
+    let server = Server::start(folder, &config);
+    let sample = std::fs::read_to_string(examples.join("queries/samples/sheet.json")).unwrap();
+    let (status, answer) = server.call("POST", "/v2/models/sheet/infer", &sample);
+    assert_eq!((status, &answer["outputs"][0]["shape"]), (200, &json!([1, 4, 10])), "{answer}");
+    let labels = std::fs::read_to_string(examples.join("quickstart/shapes.labels.txt")).unwrap();
+    let labels: Vec<&str> = labels.lines().collect();
+    let scores = answer["outputs"][0]["data"].as_array().unwrap();
+    let scores: Vec<f64> = scores.iter().map(|score| score.as_f64().unwrap()).collect();
+    let largest = |row: &[f64]| (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
+    let named: Vec<&str> = scores.chunks(10).map(|row| labels[largest(row)]).collect();
+    assert_eq!(named, ["star", "heart", "heart", "star"]);
+    assert_eq!(answer["parameters"]["shapes.batch_size"], 4);
+}
+
+#[test]
+fn check_compares_queries_and_ensembles_with_their_models() {
+    let check = |config: &str, of_ensemble: &str| {
+        let folder = models();
+        write_ensemble(folder.path(), of_ensemble);
+        std::fs::write(folder.path().join("symphony.toml"), config).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_symphony"));
+        let output = command.arg("check").arg(folder.path()).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    let config = OF_FOUND.replace("path = \"models\"", "path = \"models\"\ncontrol = \"explicit\"");
+    let (code, text) = check(&config, &ensemble(2));
+    assert!(
+        code == Some(0) && text.contains("symphony.toml: ok; 4 models, 2 queries, 1 executors"),
+        "{text}"
+    );
+    let wrong_inputs =
+        config.replace("input = \"x\", tensor = \"crops\"", "input = \"data\", tensor = \"crops\"");
+    let items = config.replace("fan_out = [\"crops\"], ", "");
+    let counted = config
+        .replace("fan_out = [\"crops\"], count = \"found\"", "fan_out = [\"crops\"], count = \"crops\"");
+    for (config, of_ensemble, error) in [
+        (
+            &config,
+            ensemble(3),
+            "config.pbtxt:4: output: output \"result\" has not the dims [3]; the model says [2] for one request",
+        ),
+        (
+            &config,
+            ensemble(2).replace("\"next\" input", "\"none\" input"),
+            "config.pbtxt:8: step: the model \"none\" of stage \"none\" is not served",
+        ),
+        (
+            &config,
+            ensemble(2).replace("key: \"left\"", "key: \"first\""),
+            "config.pbtxt:9: step: the model \"difference\" of stage \"difference\" has no input \"first\"; its inputs are [\"left\", \"right\"]",
+        ),
+        (
+            &wrong_inputs,
+            ensemble(2),
+            "queries[0].stages[1].model: the model \"double\" of stage \"each\" has no input \"data\"; its inputs are [\"x\"]",
+        ),
+        (
+            &items,
+            ensemble(2),
+            "queries[0].stages[1].model: input \"x\" of stage \"each\" takes a tensor FP32 of shape [3, 2] a row; its model \"double\" takes FP32 of shape [2]",
+        ),
+        (
+            &counted,
+            ensemble(2),
+            "queries[0].stages[1].model: stage \"each\" counts its items by a tensor FP32 of shape [3, 2] a row; it must be one whole number or BOOL",
+        ),
+    ] {
+        let (code, text) = check(config, &of_ensemble);
+        assert!(code == Some(2) && text.contains(error), "{text}, not {error}");
+    }
+}
+
+fn state(version: &str, state: &str, reason: &str) -> (String, String, String) {
+    (version.to_owned(), state.to_owned(), reason.to_owned())
+}
+
+/// Writes an ensemble `minus_one` into the repository of a folder.
+fn write_ensemble(folder: &Path, config: &str) {
+    let folder = folder.join("models/minus_one");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("config.pbtxt"), config).unwrap();
+}
+
+/// An ensemble of the name of [`ensemble`]'s that gives twice its input.
+const DOUBLE: &str = r#"
+platform: "ensemble"
+input { name: "image" data_type: TYPE_FP32 dims: [ 2 ] }
+output { name: "result" data_type: TYPE_FP32 dims: [ 2 ] }
+parameters { key: "slo_ms" value: { string_value: "20000" } }
+ensemble_scheduling {
+  step { model_name: "double" input_map { key: "x" value: "image" } output_map { key: "y" value: "result" } }
+}
+"#;
+
+#[test]
+fn an_ensemble_is_loaded_with_its_models_and_unloaded_with_them_or_alone() {
+    let folder = models();
+    write_ensemble(folder.path(), &ensemble(2));
+    let config = OF_THREE.split("load =").next().unwrap();
+    let server = Server::start(folder, config);
+    let order = |path: &str, body: &str| {
+        let (status, answer) = server.call("POST", &format!("/v2/repository/models/{path}"), body);
+        (status, answer["error"].as_str().unwrap_or_default().to_owned())
+    };
+    let good = (200, String::new());
+    assert_eq!(server.states("minus_one"), [state("", "UNAVAILABLE", "not loaded")]);
+    assert_eq!(server.infer("minus_one", &rows(&[[1.0, 2.0]])).0, 404);
+    assert_eq!(order("minus_one/load", "{}"), good);
+    let (_, answer) = server.infer("minus_one", &rows(&[[1.0, 2.0]]));
+    assert_eq!(answer["outputs"][0]["data"], json!([-1.0, -1.0]), "{answer}");
+    assert_eq!(server.states("minus_one"), [state("1", "READY", "")]);
+    assert_eq!(server.states("double"), [state("1", "READY", "")]);
+    // Alone, its models stay; then they go too, but for those that were not its own.
+    assert_eq!(order("minus_one/unload", "{}"), good);
+    assert_eq!(order("minus_one/unload", "{}").0, 404);
+    assert_eq!(server.infer("minus_one", &rows(&[[1.0, 2.0]])).0, 404);
+    assert_eq!(server.states("double"), [state("1", "READY", "")]);
+    assert_eq!(order("detector/load", "{}"), good);
+    assert_eq!(order("minus_one/load", "{}"), good);
+    assert_eq!(
+        order("minus_one/unload", r#"{ "parameters": { "unload_dependents": 1 } }"#),
+        (400, "parameter \"unload_dependents\" must be true or false".to_owned())
+    );
+    assert_eq!(order("minus_one/unload", r#"{ "parameters": { "unload_dependents": true } }"#), good);
+    let serves = |name: &str| server.get(&format!("/v2/models/{name}/ready")).0 == 200;
+    assert_eq!(["double", "next", "difference", "detector"].map(serves), [false, false, false, true]);
+    // A file that is wrong changes nothing, nor a model that is missing, and both are named.
+    write_ensemble(server.folder.path(), &ensemble(2).replace("\"next\" input_map", "\"none\" input_map"));
+    let (status, error) = order("minus_one/load", "{}");
+    assert!(status == 400 && error.contains("config.pbtxt:8: step: the model \"none\""), "{error}");
+    assert!(!serves("double"), "it was loaded for nothing");
+    write_ensemble(server.folder.path(), &ensemble(2).replace("step {", "step { model_version: 0"));
+    let (status, error) = order("minus_one/load", "{}");
+    assert!(status == 400 && error.contains("config.pbtxt:7: model_version: is 0"), "{error}");
+    let lines = server.states("minus_one");
+    assert!(
+        lines.len() == 1 && lines[0].1 == "UNAVAILABLE" && lines[0].2.contains("model_version"),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn an_ensemble_is_replaced_and_unloaded_under_requests_none_of_which_fails() {
+    let folder = models();
+    write_ensemble(folder.path(), &ensemble(2));
+    let server = Server::start(folder, &OF_THREE.replace("minus_one", "of_config"));
+    let (stop, address) = (AtomicBool::new(false), server.address);
+    let ask = |values: &[f32; 2]| {
+        let body = rows(&[*values]).to_string();
+        let (status, _, body) = request(address, ("POST", "/v2/models/minus_one/infer"), "", &body).unwrap();
+        (status, serde_json::from_str::<Value>(&body).unwrap())
+    };
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut twice = 0;
+                    while !stop.load(Ordering::Relaxed) {
+                        let (status, answer) = ask(&[3.0, 4.0]);
+                        let result = &answer["outputs"][0]["data"];
+                        assert_eq!(status, 200, "{answer}");
+                        twice += usize::from(*result == json!([6.0, 8.0]));
+                        assert!([json!([6.0, 8.0]), json!([-1.0, -1.0])].contains(result), "{answer}");
+                    }
+                    twice
+                })
+            })
+            .collect();
+        for config in [DOUBLE, &ensemble(2), &ensemble(3), DOUBLE] {
+            write_ensemble(server.folder.path(), config);
+            let (status, answer) = server.call("POST", "/v2/repository/models/minus_one/load", "{}");
+            assert_eq!(status, if *config == *ensemble(3) { 400 } else { 200 }, "{answer}");
+            let (_, answer) = ask(&[3.0, 4.0]);
+            let expected = if config == DOUBLE { [6.0, 8.0] } else { [-1.0, -1.0] };
+            assert_eq!(answer["outputs"][0]["data"], json!(expected));
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(clients.into_iter().map(|client| client.join().unwrap()).sum::<usize>() > 0);
+    });
+    // One that has been replaced often has its counts alone, and one that was unloaded none.
+    let sample = "symphony_requests_total{model=\"minus_one\",outcome=\"good\",version=\"1\"}";
+    assert!(server.metric(sample) >= 1.0);
+    assert_eq!(server.metric("symphony_requests_in_flight{model=\"minus_one\",version=\"1\"}"), 0.0);
+    assert_eq!(server.call("POST", "/v2/repository/models/minus_one/unload", "{}").0, 200);
+    assert_eq!(server.metric(sample), 0.0);
+    assert_eq!(server.infer("of_config", &rows(&[[1.0, 2.0]])).0, 200, "CONFIG's own stays");
+    assert_eq!(server.call("POST", "/v2/repository/models/of_config/unload", "{}").0, 400);
+    assert_eq!(server.states("of_config"), [state("1", "READY", "")]);
+}
+
+#[test]
+fn ensembles_that_appear_change_and_go_in_a_polled_folder_are_followed() {
+    let folder = models();
+    let moved = folder.path().join("next");
+    std::fs::rename(folder.path().join("models/next"), &moved).unwrap();
+    let config = "policy = \"work-conserving\"\n[[executors]]\nkind = \"cpu\"\n[repository]\npath = \"models\"\ncontrol = \"poll\"\npoll_seconds = 1\n";
+    let server = Server::start(folder, config);
+    let result = || server.infer("minus_one", &rows(&[[3.0, 4.0]])).1["outputs"][0]["data"].clone();
+    // Its model `next` is missing at first.
+    write_ensemble(server.folder.path(), &ensemble(2));
+    let states = server.wait_for("minus_one", |states| {
+        states.first().is_some_and(|of| of.2.contains("is not served")) && states[0].2.contains("\"next\"")
+    });
+    assert_eq!(states[0].1, "UNAVAILABLE");
+    std::fs::rename(&moved, server.folder.path().join("models/next")).unwrap();
+    server.wait_for("minus_one", |states| states.len() == 1 && states[0].1 == "READY");
+    assert_eq!(result(), json!([-1.0, -1.0]));
+    write_ensemble(server.folder.path(), DOUBLE);
+    let began = Instant::now();
+    while result() != json!([6.0, 8.0]) {
+        assert!(began.elapsed() < PATIENCE, "the changed one is not served");
+        assert!([json!([6.0, 8.0]), json!([-1.0, -1.0])].contains(&result()), "it is always served");
+    }
+    std::fs::remove_dir_all(server.folder.path().join("models/minus_one")).unwrap();
+    server.wait_for("minus_one", |states| states.is_empty());
+    assert_eq!(server.infer("minus_one", &rows(&[[1.0, 2.0]])).0, 404);
 }

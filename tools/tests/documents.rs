@@ -22,6 +22,11 @@ fn the_examples_for_operators_of_a_server_work() {
 }
 
 #[test]
+fn the_example_of_a_query_is_valid() {
+    documented::run_examples(&["examples/queries/README.md"], 1);
+}
+
+#[test]
 fn every_config_in_the_documents_is_valid() {
     ["docs/configuration.md", "docs/repository.md", "docs/tracing.md"]
         .into_iter()

@@ -45,6 +45,7 @@ impl Dispatcher {
         let telemetry = config.telemetry.clone().unwrap_or_else(through);
         let metrics = Rc::new(telemetry.add_core(role));
         let shared = config.shared.clone();
+        let model_table = Arc::clone(frontend.model_table());
         let (faults, clock) = (frontend.faults().clone(), frontend.clock().clone());
         let accounting = InferAccounting {
             metrics: Rc::clone(&metrics),
@@ -56,7 +57,7 @@ impl Dispatcher {
         };
         let services = CoreServices {
             engine: EngineClient::new(frontend, Rc::clone(&metrics), config.placement.idle),
-            queries: CoreQueries::new(Arc::clone(&shared.queries)),
+            queries: CoreQueries::new(model_table),
             access: AccessControl::new(
                 config.tokens.clone(),
                 config.admin,

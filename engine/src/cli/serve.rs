@@ -61,10 +61,10 @@ pub(super) fn serve(arguments: ServeArguments, options: Options) -> Result<(), C
     frontends.iter().take(1).for_each(log_room);
     let exporter = export_traces(&config, &trace.into(), &engine)?;
     let traces = exporter.as_ref().map(|exporter| Arc::clone(exporter.counts()));
-    let telemetry = Arc::new(Telemetry::of(&engine).with_traces(traces).with_queries(&config.queries));
+    let telemetry = Arc::new(Telemetry::of(&engine).with_traces(traces));
 
     let shared = SharedState::new().with_repository(repository.clone()).with_traces(exporter.as_ref());
-    let shared = shared.with_queries(&config.queries).with_hook(before_cycle);
+    let shared = shared.with_hook(before_cycle);
     let (tls, tokens) = (access.tls.clone(), access.tokens.clone());
     let allowed_hosts = access.config.allowed_hosts.clone();
     let api = api_config(addresses, &config, api_threads, &telemetry);
@@ -156,7 +156,9 @@ fn print_ready(
     let _ = std::io::stdout().lock().write_all(ready.as_bytes());
     access.log_open_addresses(&[addresses.http, addresses.grpc]);
     let samples = config.file.parent().unwrap_or(Path::new(".")).join("samples");
-    if let Some(line) = sample_request(engine.models(), &samples, &access.url(addresses.http)) {
+    let models = engine.models().iter().map(|model| &model.name);
+    let names = config.queries.iter().map(|query| &query.name).chain(models);
+    if let Some(line) = sample_request(names, &samples, &access.url(addresses.http)) {
         tracing::info!("try: {line}");
     }
 }
@@ -274,13 +276,16 @@ fn log_layout(engine: &Engine) {
     }
 }
 
-/// Returns a command line that sends the first sample in the configuration's folder for one of its
-/// models.
-fn sample_request(models: &[ModelInfo], samples: &Path, server: &str) -> Option<String> {
-    models.iter().find_map(|model| {
-        let sample = samples.join(format!("{}.json", model.name));
-        sample
-            .is_file()
-            .then(|| format!("curl -s {server}/v2/models/{}/infer -d @{}", model.name, sample.display()))
+/// Returns a command line that sends the first sample in the configuration's folder for a query or
+/// a model of these names.
+fn sample_request<'n>(
+    mut names: impl Iterator<Item = &'n String>,
+    samples: &Path,
+    server: &str,
+) -> Option<String> {
+    names.find_map(|name| {
+        let sample = samples.join(format!("{name}.json"));
+        let line = || format!("curl -s {server}/v2/models/{name}/infer -d @{}", sample.display());
+        sample.is_file().then(line)
     })
 }

@@ -12,7 +12,7 @@ use super::log::LogConfig;
 use super::models::read_models;
 use super::network::read_network;
 use super::onnxruntime::read_onnxruntime;
-use super::queries::{MAX_SERVED_QUERIES, read_queries};
+use super::queries::{MAX_SERVED_QUERIES, StageConfig, read_queries};
 use super::repository::{RepositoryConfig, RepositoryControl, RepositoryFlags};
 use super::scheduling::{read_drop, read_learned_profiles, read_policy, read_tuning, read_when};
 use super::shutdown::ShutdownConfig;
@@ -83,11 +83,13 @@ impl Config {
         let kinds: Vec<ExecutorKind> = self.executors.iter().map(|executor| executor.kind).collect();
         let every = repository.control != RepositoryControl::Explicit
             || repository.load.iter().any(|name| name == "*");
-        let names = if every { repository.names(note)? } else { repository.load.clone() };
+        let mut names = if every { repository.names(note)? } else { repository.load.clone() };
         let queries = self.queries.iter().map(|query| &query.name);
         let own: Vec<String> = self.models.iter().map(|model| &model.name).chain(queries).cloned().collect();
         let mut diagnostics = Vec::new();
-        for name in names {
+        let mut at = 0;
+        while let Some(name) = names.get(at).cloned() {
+            at += 1;
             if own.contains(&name) {
                 let file = repository.path.join(&name);
                 let wrong = "CONFIG has a model or a query of this name";
@@ -99,6 +101,13 @@ impl Config {
                 Ok(model) => {
                     model.notes.iter().for_each(|line| note(line));
                     self.models.extend(model.versions);
+                    // The models of an ensemble are loaded with it.
+                    let stages = model.query.iter().flat_map(|query| &query.stages);
+                    for StageConfig { model, .. } in stages {
+                        if !names.contains(model) && !own.contains(model) && repository.has(model) {
+                            names.push(model.clone());
+                        }
+                    }
                     self.queries.extend(model.query);
                 }
                 Err(Diagnostics(more)) => diagnostics.extend(more),

@@ -19,7 +19,7 @@
 //! | `[onnxruntime]` | `onnxruntime.rs` |
 //! | `[[executors]]` | `executors.rs` |
 //! | `[[models]]` | `models/` |
-//! | `[[queries]]` | `queries.rs` |
+//! | `[[queries]]` | `queries.rs`; `query_tensors.rs` compares them with their models |
 //! | `[repository]` | `repository/`, with Triton's `config.pbtxt` |
 //! | all of it | `engine.rs` is the data, `load.rs` the reader |
 //!
@@ -45,6 +45,7 @@ mod models;
 mod network;
 mod onnxruntime;
 mod queries;
+mod query_tensors;
 mod repository;
 mod scheduling;
 mod shutdown;
@@ -68,6 +69,7 @@ pub use models::{DeclaredTensor, DeclaredTensors, ModelConfig, ModelLocations, M
 pub use models::{DimensionBuckets, FileContents, InputPadding, PadWith, VariableDimensions};
 pub use models::{WarmupData, WarmupInput, WarmupSample};
 pub use queries::{MAX_SERVED_QUERIES, QueryConfig, StageConfig, TensorLink};
+pub use query_tensors::{QueryTensors, StageModel, StageTensor, StageTensors, TensorSource};
 pub use repository::{
     FileStamp, RepositoryConfig, RepositoryControl, RepositoryFlags, RepositoryModel, check_pbtxt, pbtxt,
 };

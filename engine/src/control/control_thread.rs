@@ -5,9 +5,9 @@
 use super::order::{ControlError, IndexEntry, Order, State};
 use crate::config::{
     Config, Diagnostics, ExecutorKind, FileStamp, ModelConfig, QueryConfig, RepositoryConfig,
-    RepositoryControl,
+    RepositoryControl, StageConfig,
 };
-use crate::runtime::frontend::SlotState;
+use crate::runtime::frontend::{QueryModels, SlotState};
 use crate::runtime::{Libraries, LoadedModel, ModelSlotError, ModelSlots, Progress};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +30,7 @@ const SETTLED: Duration = Duration::from_secs(1);
 /// The niceness of the control thread and of its compute thread: the lowest priority.
 const NICE: i32 = 19;
 
-/// A model of the repository.
+/// A model of the repository, or an ensemble.
 #[derive(Default)]
 struct RepositoryEntry {
     /// The state of the model's files when it was loaded.
@@ -39,7 +39,8 @@ struct RepositoryEntry {
     tried: FileStamp,
     /// The state of the files at the last poll of the folder.
     seen: FileStamp,
-    /// The served versions and their model slots: one, or one for each size class.
+    /// The served versions and their model slots: one, or one for each size class. None of an
+    /// ensemble.
     versions: BTreeMap<u64, Vec<ModelId>>,
     /// The reason why the model could not be loaded; empty if it could.
     failure: String,
@@ -52,10 +53,10 @@ pub(super) struct ControlThread {
     progress: Progress,
     index: Arc<Mutex<Vec<IndexEntry>>>,
     models: BTreeMap<String, RepositoryEntry>,
-    /// The models of CONFIG itself, which come from no repository.
+    /// The models and queries of CONFIG itself, which come from no repository.
     own: BTreeSet<String>,
-    /// The repository's ensembles that are served, from start to stop.
-    ensembles: BTreeSet<String>,
+    /// True once models have come or gone: then ensembles that did not fit are tried again.
+    retries: bool,
     /// The thread that loads and measures models, made when the first one is loaded.
     compute: Option<ComputeThread>,
     loading: Option<String>,
@@ -81,17 +82,18 @@ impl ControlThread {
             slots
                 .extend((model_slots.models()[at].state == SlotState::Serving).then_some(ModelId(at as u32)));
         }
+        let in_config = |query: &&QueryConfig| query.location.file == config.file;
+        let (of_config, of_repository): (Vec<&QueryConfig>, Vec<&QueryConfig>) =
+            config.queries.iter().partition(in_config);
+        own.extend(of_config.into_iter().map(|query| query.name.clone()));
+        models
+            .extend(of_repository.into_iter().map(|query| (query.name.clone(), RepositoryEntry::default())));
         if let Some(repository) = &config.repository {
             for (name, entry) in &mut models {
                 entry.loaded = repository.stamp(name);
                 (entry.tried, entry.seen) = (entry.loaded.clone(), entry.loaded.clone());
             }
         }
-        let in_config = |query: &&QueryConfig| query.location.file == config.file;
-        let (of_config, of_repository): (Vec<&QueryConfig>, Vec<&QueryConfig>) =
-            config.queries.iter().partition(in_config);
-        own.extend(of_config.into_iter().map(|query| query.name.clone()));
-        let ensembles = of_repository.into_iter().map(|query| query.name.clone()).collect();
         let control_thread = ControlThread {
             model_slots,
             kinds,
@@ -99,7 +101,7 @@ impl ControlThread {
             index,
             models,
             own,
-            ensembles,
+            retries: false,
             compute: None,
             loading: None,
         };
@@ -153,15 +155,17 @@ impl ControlThread {
                 let result = match self.fixed(&name) {
                     Some(why) => Err(ControlError::Wrong(why)),
                     None if !repository.has(&name) => Err(ControlError::Unknown(unknown(&name))),
-                    None => self.load(repository, &name, config.as_deref()).map_err(ControlError::Wrong),
+                    None => {
+                        self.load_ordered(repository, &name, config.as_deref()).map_err(ControlError::Wrong)
+                    }
                 };
                 self.write_index(repository);
                 done(result);
             }
-            Order::Unload(name, done) => {
+            Order::Unload(name, dependents, done) => {
                 let result = match self.fixed(&name) {
                     Some(why) => Err(ControlError::Wrong(why)),
-                    None => self.unload(&name),
+                    None => self.unload_ordered(&name, dependents),
                 };
                 self.write_index(repository);
                 done(result);
@@ -171,11 +175,6 @@ impl ControlThread {
 
     /// Returns why a model is neither loaded nor unloaded, if it never is.
     fn fixed(&self, name: &str) -> Option<String> {
-        if self.ensembles.contains(name) {
-            return Some(format!(
-                "{name:?} is an ensemble: it is served from start to stop, and its models come and go"
-            ));
-        }
         self.own.contains(name).then(|| of_config(name))
     }
 
@@ -194,8 +193,9 @@ impl ControlThread {
             // Its folder may have gone before anything of it was loaded.
             let _ = self.unload(&name);
             self.models.remove(&name);
+            self.retries = true;
         }
-        let mut settling = false;
+        let (mut settling, mut changed) = (false, BTreeSet::new());
         for name in &names {
             if self.fixed(name).is_some() {
                 continue;
@@ -210,11 +210,125 @@ impl ControlThread {
                 settling = true;
                 continue;
             }
-            if let Err(why) = self.load(repository, name, None) {
+            changed.insert(name.clone());
+        }
+        let is_ensemble = |name: &String| self.ensemble_of(repository, name, None).is_some();
+        let (mut ensembles, models): (BTreeSet<String>, BTreeSet<String>) =
+            changed.into_iter().partition(is_ensemble);
+        self.retries |= !models.is_empty();
+        self.follow(repository, models);
+        // What may still be being copied may be a model that an ensemble names.
+        if settling {
+            return true;
+        }
+        if std::mem::take(&mut self.retries) {
+            let failed = self.models.iter().filter(|(_, entry)| !entry.failure.is_empty());
+            let failed = failed.map(|(name, _)| name.clone());
+            ensembles.extend(failed.filter(|name| self.ensemble_of(repository, name, None).is_some()));
+        }
+        self.follow(repository, ensembles);
+        false
+    }
+
+    /// Loads models or ensembles whose folders have changed.
+    fn follow(&mut self, repository: &RepositoryConfig, names: BTreeSet<String>) {
+        for name in names {
+            if let Err(why) = self.load(repository, &name, None) {
                 (self.progress)(&format!("model {name} is left as it is: {why}"));
             }
         }
-        settling
+    }
+
+    /// Returns the ensemble that the folder of this name has, or `config`.
+    fn ensemble_of(
+        &self,
+        repository: &RepositoryConfig,
+        name: &str,
+        config: Option<&str>,
+    ) -> Option<QueryConfig> {
+        repository.read_model(name, &self.kinds, config).ok()?.query
+    }
+
+    /// Returns true if a model or an ensemble of the repository is served.
+    fn is_loaded(&self, name: &str) -> bool {
+        let has_versions = self.models.get(name).is_some_and(|entry| !entry.versions.is_empty());
+        has_versions || (!self.own.contains(name) && self.model_slots.queries().has(name))
+    }
+
+    /// Loads a model, or an ensemble and before it the models of the repository that it names.
+    ///
+    /// Errors: as [`ControlThread::load`]; models that were not loaded before are not then either.
+    fn load_ordered(
+        &mut self,
+        repository: &RepositoryConfig,
+        name: &str,
+        config: Option<&str>,
+    ) -> Result<(), String> {
+        let mut loaded = Vec::new();
+        let mut result = Ok(());
+        if let Some(ensemble) = self.ensemble_of(repository, name, config) {
+            result = self.load_models(repository, &ensemble, &mut loaded);
+        }
+        let result = match result {
+            Ok(()) => self.load(repository, name, config),
+            Err(why) => {
+                self.models.entry(name.to_owned()).or_default().failure.clone_from(&why);
+                Err(why)
+            }
+        };
+        if result.is_err() {
+            for model in loaded {
+                // It was loaded just now.
+                let _ = self.unload(&model);
+            }
+        }
+        result
+    }
+
+    /// Loads the models of the repository that an ensemble names, as their folders have them now.
+    /// `loaded` gets those that were not loaded before.
+    ///
+    /// Errors: the reason that one is not loaded.
+    fn load_models(
+        &mut self,
+        repository: &RepositoryConfig,
+        ensemble: &QueryConfig,
+        loaded: &mut Vec<String>,
+    ) -> Result<(), String> {
+        for StageConfig { model, location, .. } in &ensemble.stages {
+            if self.own.contains(model) || loaded.contains(model) || !repository.has(model) {
+                continue;
+            }
+            if self.ensemble_of(repository, model, None).is_some() {
+                let wrong = format!("\"{model}\" is an ensemble");
+                return Err(location.diagnostic(wrong, "name the models that it has").to_string());
+            }
+            let is_new = !self.is_loaded(model);
+            self.load(repository, model, None).map_err(|why| format!("its model {model}: {why}"))?;
+            loaded.extend(is_new.then(|| model.clone()));
+        }
+        Ok(())
+    }
+
+    /// Unloads a model, or an ensemble; with `dependents`, then those of its models that are the
+    /// repository's and that no other query names.
+    ///
+    /// Errors: as [`ControlThread::unload`].
+    fn unload_ordered(&mut self, name: &str, dependents: bool) -> Result<(), ControlError> {
+        let ensemble = self.model_slots.queries().find(name).filter(|_| dependents);
+        self.unload(name)?;
+        let queries = self.model_slots.queries().served();
+        let is_named = |model: &String| {
+            queries.iter().flat_map(|query| &query.config.stages).any(|stage| stage.model == *model)
+        };
+        let stages = ensemble.iter().flat_map(|ensemble| &ensemble.config.stages);
+        let models: BTreeSet<String> =
+            stages.map(|stage| &stage.model).filter(|model| !is_named(model)).cloned().collect();
+        for model in models {
+            // CONFIG's own have no entry, and another order may have unloaded it.
+            let _ = self.unload(&model);
+        }
+        Ok(())
     }
 
     /// Loads the versions of a model that are new or have changed, and unloads those that its
@@ -255,10 +369,7 @@ impl ControlThread {
         let model = repository.read_model(name, &self.kinds, config)?;
         model.notes.iter().for_each(|note| (self.progress)(note));
         if let Some(ensemble) = model.query {
-            let wrong = "ensembles are read when the server starts";
-            return Err(
-                Diagnostics(vec![ensemble.location.diagnostic(wrong, "start the server again")]).into()
-            );
+            return self.load_ensemble(name, ensemble);
         }
         let entry = self.models.entry(name.to_owned()).or_default();
         let (mut next, mut add) = (BTreeMap::new(), Vec::new());
@@ -309,18 +420,42 @@ impl ControlThread {
             (self.progress)(&format!("unloading {} of model {name}", versions(entry, &remove)));
         }
         entry.versions = next;
+        // Its folder may have been an ensemble's.
+        self.model_slots.queries().remove(name);
         Ok(())
     }
 
-    /// Unloads all versions of a model.
+    /// Serves an ensemble, instead of what its folder had before.
+    ///
+    /// Errors: its models are not served, or do not fit; nothing has changed then.
+    fn load_ensemble(&mut self, name: &str, ensemble: QueryConfig) -> Result<(), ModelSlotError> {
+        QueryModels::find(&ensemble, self.model_slots.models())?;
+        let (slo, stages) = (ensemble.slo.as_millis_f64(), ensemble.stages.len());
+        let added = self.model_slots.queries().add(ensemble);
+        added.map_err(|diagnostic| Diagnostics(vec![diagnostic]))?;
+        (self.progress)(&format!("loaded ensemble {name}: SLO {slo} ms, stages {stages}"));
+        let entry = self.models.entry(name.to_owned()).or_default();
+        let remove: Vec<ModelId> = std::mem::take(&mut entry.versions).into_values().flatten().collect();
+        if !remove.is_empty() {
+            self.model_slots.switch(&[], &remove);
+        }
+        Ok(())
+    }
+
+    /// Unloads all versions of a model, or an ensemble.
     fn unload(&mut self, name: &str) -> Result<(), ControlError> {
-        let entry = self.models.get_mut(name).filter(|entry| !entry.versions.is_empty());
-        let Some(entry) = entry else {
+        let is_loaded = self.is_loaded(name);
+        let Some(entry) = self.models.get_mut(name).filter(|_| is_loaded) else {
             return Err(ControlError::Unknown(format!("no version of model {name:?} is loaded")));
         };
+        if self.model_slots.queries().remove(name) {
+            (self.progress)(&format!("unloading ensemble {name}"));
+        }
         let remove: Vec<ModelId> = entry.versions.values().flatten().copied().collect();
-        (self.progress)(&format!("unloading {} of model {name}", versions(entry, &remove)));
-        self.model_slots.switch(&[], &remove);
+        if !remove.is_empty() {
+            (self.progress)(&format!("unloading {} of model {name}", versions(entry, &remove)));
+            self.model_slots.switch(&[], &remove);
+        }
         // A model that is loaded again is loaded anew; an earlier failure no longer applies.
         *entry = RepositoryEntry {
             tried: entry.tried.clone(),
@@ -366,18 +501,15 @@ impl ControlThread {
                 entries.push(line);
             }
         }
-        entries.extend(self.ensembles.iter().map(|name| IndexEntry {
-            name: name.clone(),
-            version: Some(1),
-            state: State::Ready,
-            reason: String::new(),
-        }));
         let folder = repository.names(&mut |_| ()).unwrap_or_default();
         let known: BTreeSet<&String> = folder.iter().chain(self.models.keys()).collect();
         for name in known {
             let entry = self.models.get(name);
             let failure = entry.map_or("", |entry| entry.failure.as_str());
-            if entries.iter().any(|entry| entry.name == *name) && failure.is_empty() {
+            // A query's state follows from its models': those who read the index add it.
+            let is_served =
+                entries.iter().any(|entry| entry.name == *name) || self.model_slots.queries().has(name);
+            if is_served && failure.is_empty() {
                 continue;
             }
             let (state, reason) = match &self.loading {

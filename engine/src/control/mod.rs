@@ -15,6 +15,9 @@
 //!   empty queues and no model -> the tables; what was there comes back and is freed here
 //! ```
 //!
+//! An ensemble is read as a model is. It runs nowhere itself: it goes into the table of queries, if
+//! the models that it names are served and its tensors fit theirs.
+//!
 //! So a version is replaced without a moment in which the model is not served, and a load that
 //! fails leaves everything as it was. Loads happen one after the other.
 //!
@@ -103,17 +106,18 @@ impl Repository {
 
     /// Loads a model as its folder has it now: new versions, those whose files have changed, and no
     /// others. With a `config`, in JSON, all of its versions are loaded anew, and it counts instead
-    /// of the folder's `config.pbtxt` until the next load. `done` is called once requests can be
-    /// sent to it, or with the reason why it was not loaded; what was loaded before is served until
-    /// then.
+    /// of the folder's `config.pbtxt` until the next load. The repository's models of an ensemble
+    /// are loaded with it. `done` is called once requests can be sent to it, or with the reason why
+    /// it was not loaded; what was loaded before is served until then.
     pub fn load(&self, name: &str, config: Option<String>, done: Done) {
         self.order(done, |done| Order::Load(name.to_owned(), config, done));
     }
 
-    /// Unloads a model. `done` is called once new requests no longer find it; requests that were
-    /// accepted are still answered.
-    pub fn unload(&self, name: &str, done: Done) {
-        self.order(done, |done| Order::Unload(name.to_owned(), done));
+    /// Unloads a model or an ensemble. With `dependents`, the repository's models of an ensemble
+    /// that no other query names are unloaded too. `done` is called once new requests no longer
+    /// find it; requests that were accepted are still answered.
+    pub fn unload(&self, name: &str, dependents: bool, done: Done) {
+        self.order(done, |done| Order::Unload(name.to_owned(), dependents, done));
     }
 
     fn order(&self, done: Done, order: impl FnOnce(Done) -> Order) {
@@ -123,7 +127,7 @@ impl Repository {
         if let Err(refused) = self.orders.try_send(order(done)) {
             let (std::sync::mpsc::TrySendError::Full(order)
             | std::sync::mpsc::TrySendError::Disconnected(order)) = refused;
-            let (Order::Load(_, _, done) | Order::Unload(_, done)) = order;
+            let (Order::Load(_, _, done) | Order::Unload(_, _, done)) = order;
             done(Err(ControlError::Busy));
         }
     }

@@ -54,6 +54,6 @@ pub(crate) enum Order {
     /// Loads this model, or what has changed of it; all of it if a configuration in JSON is given,
     /// which then counts instead of its `config.pbtxt`.
     Load(String, Option<String>, Done),
-    /// Unloads all versions of this model.
-    Unload(String, Done),
+    /// Unloads all versions of this model, or this ensemble; its models as well if true.
+    Unload(String, bool, Done),
 }

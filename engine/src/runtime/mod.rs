@@ -70,6 +70,7 @@ pub use callbacks::{Progress, ThreadHook, no_progress};
 pub use engine::Engine;
 pub use fault::{FatalFault, FaultLatch};
 pub use frontend::Frontend;
+pub(crate) use model_setup::default_elements;
 pub use model_slots::{LoadedModel, ModelSlotError, ModelSlots};
 pub use start::layout::{Layout, rank_role};
 pub use start::{Options, StartError};

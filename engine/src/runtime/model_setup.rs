@@ -68,7 +68,7 @@ pub(crate) fn check_model(
 
 /// Returns the elements of each input where a client leaves it out: the load has checked that the
 /// types have them.
-fn default_elements(source: &ModelSource, signature: &Signature) -> Arc<[Option<Vec<u8>>]> {
+pub(crate) fn default_elements(source: &ModelSource, signature: &Signature) -> Arc<[Option<Vec<u8>>]> {
     let ModelSource::File { contents, .. } = source else { return Arc::default() };
     let element = |spec: &TensorSpec| spec.datatype.element(*contents.defaults.get(&spec.name)?);
     signature.inputs.iter().map(element).collect()

@@ -4,7 +4,7 @@
 //! backends, and the model table change. `control` owns [`ModelSlots`]; its module describes a
 //! whole change.
 
-use super::frontend::{Class, ModelInfo, SizeClasses, SlotState};
+use super::frontend::{Class, ModelInfo, QueryTable, SizeClasses, SlotState};
 use super::model_setup::{
     ServableModel, check_model, kept_of, output_range, platform, queue_of_class, size_classes,
 };
@@ -221,6 +221,11 @@ impl ModelSlots {
     /// Returns every slot, by id, with the model that is served there.
     pub fn models(&self) -> &[ModelInfo] {
         &self.models
+    }
+
+    /// Returns the queries, whose stages are models of the slots.
+    pub fn queries(&self) -> &QueryTable {
+        self.model_table.queries()
     }
 
     /// Returns what loads models.

@@ -7,11 +7,10 @@ use super::history::{HISTORY_MODELS, HistorySample, LoadHistory, OutcomeTotals};
 use super::metrics::{CoreCounts, CoreTurns, Metrics, ModelRequests};
 use super::otlp::TraceCounts;
 use super::outcome::InferOutcome;
-use crate::config::QueryConfig;
 use crate::runtime::Engine;
 use crate::runtime::clock::Clock;
 use crate::runtime::counters::Counters;
-use crate::runtime::frontend::{Frontend, ModelInfo, ModelTable, SlotState};
+use crate::runtime::frontend::{Frontend, ModelInfo, ModelTable, ServedQuery, SlotState};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,8 +29,6 @@ pub struct Telemetry {
     health: Mutex<ThreadHealth>,
     history: Mutex<LoadHistory>,
     traces: Option<Arc<TraceCounts>>,
-    /// The descriptions of the queries, which are in no model slot.
-    queries: Arc<[ModelInfo]>,
 }
 
 impl Telemetry {
@@ -46,7 +43,6 @@ impl Telemetry {
             health: Mutex::new(ThreadHealth::new(engine.profiles())),
             history: Mutex::default(),
             traces: None,
-            queries: Arc::default(),
         }
     }
 
@@ -61,7 +57,6 @@ impl Telemetry {
             health: Mutex::new(ThreadHealth::new(&[])),
             history: Mutex::default(),
             traces: None,
-            queries: Arc::default(),
         }
     }
 
@@ -70,15 +65,9 @@ impl Telemetry {
         Telemetry { traces, ..self }
     }
 
-    /// Adds the server's queries.
-    pub fn with_queries(self, queries: &[QueryConfig]) -> Telemetry {
-        let of = |(at, query): (usize, &QueryConfig)| ModelInfo::of_query(at, &query.name, query.slo);
-        Telemetry { queries: queries.iter().enumerate().map(of).collect(), ..self }
-    }
-
-    /// Returns the descriptions of the server's queries, without their tensors.
-    pub fn queries(&self) -> &[ModelInfo] {
-        &self.queries
+    /// Returns the queries that are served at the moment, by id. They must not be held for long.
+    pub fn queries(&self) -> Vec<Arc<ServedQuery>> {
+        self.model_table.queries().served()
     }
 
     /// Adds the API core whose thread has this name, and returns the metrics that it counts with.

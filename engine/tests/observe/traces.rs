@@ -15,6 +15,11 @@ use std::sync::{Arc, Mutex};
 
 const BODY: &str = r#"{"inputs":[{"name":"input","datatype":"FP32","shape":[1,4],"data":[1,2,3,4]}]}"#;
 
+/// The tensors of a model that has the same number in and out.
+const EMULATED: &str = "executor = \"emulated\"\n\
+    inputs = [{ name = \"input\", datatype = \"FP32\", shape = [4] }]\n\
+    outputs = [{ name = \"output\", datatype = \"FP32\", shape = [4] }]\n";
+
 /// A collector, and what it was sent.
 struct Collector {
     url: String,
@@ -154,6 +159,42 @@ fn requests_stages_and_batches_arrive_and_link_to_each_other() {
     let resource = collector.requests.lock().unwrap()[0].resource_spans[0].resource.clone().unwrap();
     let name = resource.attributes.iter().find(|attribute| attribute.key == "service.name").unwrap();
     assert_eq!(name.value.as_ref().unwrap().value, Some(Value::StringValue("shop".into())));
+}
+
+#[test]
+fn a_query_has_a_span_with_a_child_for_each_stage() {
+    let collector = Collector::start(0);
+    let folder = tempfile::tempdir().unwrap();
+    let tensors = "inputs = [\"input\"], outputs = [{ output = \"output\", tensor = \"half\" }]";
+    let again = "inputs = [{ input = \"input\", tensor = \"half\" }], outputs = [\"output\"]";
+    let query = format!(
+        "[[queries]]\nname = \"twice\"\nslo_ms = 20000\ninputs = [\"input\"]\noutputs = [\"output\"]\n\
+         stages = [{{ model = \"fast\", {tensors} }}, {{ model = \"idle\", name = \"again\", {again} }}]\n"
+    );
+    let config = [CONFIG, &query].concat().replace("executor = \"emulated\"\n", EMULATED);
+    std::fs::write(folder.path().join("symphony.toml"), config).unwrap();
+    let flags = ["--otlp", &collector.url, "--trace-ratio", "1"];
+    let mut server = Server::start_in(folder, &flags, Stdio::null());
+    assert_eq!(request(server.address, ("POST", "/v2/models/twice/infer"), "", BODY).unwrap().0, 200);
+    interrupt(&mut server);
+    let spans = collector.spans();
+    let named = |name: &str| {
+        let mut named = spans.iter().filter(|span| span.name == name);
+        named.next().unwrap_or_else(|| panic!("no span {name:?}"))
+    };
+    assert_eq!(spans.len(), 1 + 2 * (1 + 4 + 1));
+    let query = named("infer twice");
+    assert!(query.links.is_empty() && attribute(query, "symphony.gpu").is_none());
+    for (stage, model) in [("fast", "fast"), ("again", "idle")] {
+        let span = named(&format!("stage {stage}"));
+        assert_eq!((&span.parent_span_id, span.kind()), (&query.span_id, SpanKind::Internal));
+        assert_eq!(attribute(span, "symphony.model.name"), Some(Value::StringValue(model.into())));
+        assert_eq!(span.links[0].span_id, named(&format!("batch {model}")).span_id);
+        assert_eq!(spans.iter().filter(|of| of.parent_span_id == span.span_id).count(), 4);
+    }
+    let (first, last) = (named("stage fast"), named("stage again"));
+    assert!(first.end_time_unix_nano <= last.start_time_unix_nano);
+    assert!(last.end_time_unix_nano <= query.end_time_unix_nano);
 }
 
 #[test]

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from conftest import HERE, Adapter, serving
+from conftest import HERE, Adapter, features, serving
 from tritonclient.utils import deserialize_bytes_tensor, triton_to_np_dtype
 
 TARGET = (HERE / "../../../target").resolve()
@@ -103,6 +103,54 @@ def write_ensemble(folder):
         'input [ { name: "picture" data_type: TYPE_FP32 dims: [ 3, 224, 224 ] } ]\n'
         f"output [ {', '.join(outputs)} ]\nensemble_scheduling {{ step [ {', '.join(steps)} ] }}\n"
     )
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    """Serves a repository that clients control: a network, and an ensemble of it alone."""
+    folder = tmp_path_factory.mktemp("explicit")
+    model = folder / "repository/wide/1/model.onnx"
+    model.parent.mkdir(parents=True)
+    model.write_bytes((HERE / "../../../examples/quickstart/wide.onnx").read_bytes())
+    (folder / "repository/alone").mkdir()
+    (folder / "repository/alone/config.pbtxt").write_text(
+        'platform: "ensemble"\n'
+        'input { name: "given" data_type: TYPE_FP32 dims: [ 256 ] }\n'
+        'output { name: "made" data_type: TYPE_FP32 dims: [ 16 ] }\n'
+        'ensemble_scheduling { step { model_name: "wide" '
+        'input_map { key: "features" value: "given" } output_map { key: "scores" value: "made" } } }\n'
+    )
+    (folder / "symphony.toml").write_text(
+        'policy = "work-conserving"\n[[executors]]\nkind = "cpu"\n'
+        f'[repository]\npath = "{folder / "repository"}"\ncontrol = "explicit"\nslo_ms = 20000\n'
+    )
+    with serving(folder) as addresses:
+        yield addresses
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_an_ensemble_is_loaded_with_its_model_and_unloaded(repository, protocol):
+    adapter = Adapter(protocol, repository[protocol])
+    with adapter.client() as client:
+
+        def states():
+            index = adapter.json(client.get_model_repository_index())
+            index = index if protocol == "http" else index["models"]
+            return {line["name"]: (line["state"], line.get("reason", "")) for line in index}
+
+        assert states()["alone"][0] == "UNAVAILABLE" and states()["wide"][0] != "READY"
+        client.load_model("alone")
+        assert client.is_model_ready("alone") and client.is_model_ready("wide")
+        answer = client.infer("alone", [adapter.input("given", features(ROWS))])
+        expected = client.infer("wide", [adapter.input("features", features(ROWS))])
+        np.testing.assert_array_equal(answer.as_numpy("made"), expected.as_numpy("scores"))
+        client.unload_model("wide")
+        state, reason = states()["alone"]
+        assert state == "UNAVAILABLE" and 'the model "wide" of stage "wide" is not served' in reason
+        client.load_model("alone")
+        assert states()["alone"] == ("READY", "")
+        client.unload_model("alone", unload_dependents=True)
+        assert not client.is_model_ready("alone") and not client.is_model_ready("wide")
 
 
 @pytest.fixture(scope="module")

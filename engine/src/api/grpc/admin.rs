@@ -97,7 +97,15 @@ pub(super) async fn call(
         }
         "RepositoryModelUnload" => {
             let request: RepositoryModelUnloadRequest = decode(message)?;
-            repository::unload(&services.shared, caller, &request.model_name).await?;
+            let parameters = request.parameters.into_iter().map(|(name, value)| {
+                let also = match value.parameter_choice {
+                    Some(RepositoryParameter::BoolParam(also)) => Some(also),
+                    _ => None,
+                };
+                (name, also)
+            });
+            let dependents = repository::unload_dependents(parameters)?;
+            repository::unload(&services.shared, caller, &request.model_name, dependents).await?;
             envelope.seal(&RepositoryModelUnloadResponse {})
         }
         "SystemSharedMemoryStatus" => {
@@ -231,7 +239,7 @@ fn index(
     caller: &Caller,
     request: RepositoryIndexRequest,
 ) -> RepositoryIndexResponse {
-    let all = repository::index(&services.shared, &services.engine, caller).into_iter();
+    let all = repository::index(services, caller).into_iter();
     let models = all.filter(|entry| !request.ready || entry.state == State::Ready).map(|entry| {
         let (version, state) = describe::index_terms(&entry);
         ModelIndex { name: entry.name, version, state: state.into(), reason: entry.reason }

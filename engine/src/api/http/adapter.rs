@@ -116,7 +116,9 @@ async fn route(
             Ok(ok("{}"))
         }
         Route::Unload(name) => {
-            repository::unload(&services.shared, caller, &name).await?;
+            let (body, _bounds) = body(services, request, peer).await?;
+            let dependents = admin::unload_dependents(&body)?;
+            repository::unload(&services.shared, caller, &name, dependents).await?;
             Ok(ok("{}"))
         }
         Route::Memory { kind, region, part } => {

@@ -147,7 +147,7 @@ pub(super) fn index(services: &CoreServices, caller: &Caller, request: &[u8]) ->
         ready: bool,
     }
     let request: IndexRequest = read(request, "a request for the repository's index")?;
-    let all = repository::index(&services.shared, &services.engine, caller).into_iter();
+    let all = repository::index(services, caller).into_iter();
     let entries = all.filter(|entry| !request.ready || entry.state == State::Ready).map(|entry| {
         let (version, state) = describe::index_terms(&entry);
         json!({ "name": entry.name, "version": version, "state": state, "reason": entry.reason })
@@ -170,6 +170,20 @@ pub(super) fn load_config(request: &[u8]) -> Result<Option<String>, Problem> {
         _ => None,
     };
     repository::load_config(request.parameters.into_iter().map(|(name, value)| (name, text(value))))
+}
+
+/// Returns true if a request to unload an ensemble asks for its models to be unloaded too.
+///
+/// Errors: 400 if it is wrong.
+pub(super) fn unload_dependents(request: &[u8]) -> Result<bool, Problem> {
+    #[derive(Deserialize)]
+    struct UnloadRequest {
+        #[serde(default)]
+        parameters: Map<String, Value>,
+    }
+    let request: UnloadRequest = read(request, "a request to unload a model")?;
+    let parameters = request.parameters.into_iter();
+    repository::unload_dependents(parameters.map(|(name, value)| (name, value.as_bool())))
 }
 
 /// Returns the body of `…/trace/setting`.

@@ -5,8 +5,8 @@ use super::settings::LogSettings;
 use super::statistics::CoreStatistics;
 use crate::api::headers::{TRACE_PARENT, TRACE_STATE};
 use crate::api::problem::Problem;
-use crate::runtime::frontend::{Ask, ModelInfo};
-use crate::telemetry::otlp::{Call, Parent, Traced, TracedRun, Tracer};
+use crate::runtime::frontend::{Ask, Class, ModelInfo};
+use crate::telemetry::otlp::{Call, Parent, Traced, TracedRun, TracedStage, Tracer};
 use crate::telemetry::{FailureLog, InferOutcome, Metrics, Telemetry};
 use hyper::header::HeaderMap;
 use std::rc::Rc;
@@ -69,14 +69,30 @@ impl<'a> InferRecord<'a> {
     /// Adds the engine's reply.
     pub(in crate::api) fn answered(&mut self, ask: &Ask, reply: &EngineReply) {
         self.accounting.statistics.count(self.model, ask.rows, reply);
-        let Some(trace) = &mut self.trace else { return };
-        trace.set_run(TracedRun {
-            rows: ask.rows,
-            class: ask.class.number(),
-            timeline: reply.timeline,
-            batch_size: reply.batch_size,
-            gpu: reply.gpu,
-        });
+        if let Some(trace) = &mut self.trace {
+            trace.set_run(traced_run(ask.rows, ask.class, reply));
+        }
+    }
+
+    /// Adds the engine's reply to a stage of a query, which is a request of `rows` rows for
+    /// `model`.
+    pub(in crate::api) fn stage_over(
+        &mut self,
+        (name, model): (&str, &ModelInfo),
+        (rows, class): (usize, Class),
+        reply: &EngineReply,
+        outcome: InferOutcome,
+    ) {
+        self.accounting.statistics.count(model, rows, reply);
+        if let Some(trace) = &mut self.trace {
+            trace.add_stage(TracedStage {
+                name: name.to_owned(),
+                model: model.name.clone(),
+                version: model.version,
+                outcome,
+                ran: traced_run(rows, class, reply),
+            });
+        }
     }
 
     /// Sets and returns the outcome, and logs a failure.
@@ -92,6 +108,11 @@ impl<'a> InferRecord<'a> {
         }
         self.outcome
     }
+}
+
+fn traced_run(rows: usize, class: Class, reply: &EngineReply) -> TracedRun {
+    let EngineReply { timeline, batch_size, gpu, .. } = *reply;
+    TracedRun { rows, class: class.number(), timeline, batch_size, gpu }
 }
 
 impl Drop for InferRecord<'_> {

@@ -139,9 +139,6 @@ pub(in crate::api) fn find(
     caller.check_model(name)?;
     let engine = &services.engine;
     let table = engine.models();
-    if let Some(found) = services.queries.find(name, &table) {
-        return query(name, version, found);
-    }
     let model = match version {
         "" => ModelInfo::find(&table, name, None),
         _ => version.parse().ok().and_then(|version| ModelInfo::find(&table, name, Some(version))),
@@ -150,6 +147,11 @@ pub(in crate::api) fn find(
         let at = model.id.0 as usize;
         return Ok(FoundModel { table, at, application: caller.application(), query: None });
     }
+    // The models are read after the query was found: what this core counted of another one in its
+    // slot is cleared then.
+    if let Some(found) = services.queries.find(name, || engine.models()) {
+        return query(name, version, found);
+    }
     if let Some(reason) = engine.withdrawal(name, version) {
         let message = format!("model {name:?} is {reason}");
         return Err(Problem::invalid(StatusCode::NOT_FOUND, message));
@@ -157,7 +159,8 @@ pub(in crate::api) fn find(
     let served_versions = versions(services, name);
     let message = if served_versions.is_empty() {
         let served = ModelInfo::served_once(&table).map(|model| model.name.as_str());
-        let queries = services.shared.queries.iter().map(|query| query.name.as_str());
+        let queries = services.queries.all();
+        let queries = queries.iter().map(|query| query.config.name.as_str());
         let known: Vec<&str> = served.chain(queries).filter(|name| caller.may_use(name)).collect();
         format!("there is no model {}; the models are {}", quoted(name), names(known.into_iter()))
     } else {
@@ -190,7 +193,7 @@ pub(in crate::api) fn most_rows(services: &CoreServices, found: &FoundModel) -> 
     match found.query() {
         None => services.engine.most_rows(found.id),
         Some(query) => {
-            let models = (0..query.stages.len()).map(|stage| query.model(stage));
+            let models = (0..query.stages()).map(|stage| query.model(stage));
             models.map(|model| services.engine.most_rows(model.id)).min().unwrap_or(1)
         }
     }
@@ -217,7 +220,7 @@ pub(in crate::api) fn find_all(
         .filter(|model| caller.may_use(&model.name) && (name.is_empty() || model.name == name));
     let mut all: Vec<ModelInfo> = wanted.cloned().collect();
     if name.is_empty() {
-        all.extend(services.queries.served(&table).filter(|query| caller.may_use(&query.name)));
+        all.extend(services.queries.ready(&table).filter(|query| caller.may_use(&query.name)));
     }
     Ok(all)
 }

@@ -1,19 +1,22 @@
 //! Loads, unloads and lists the models of the repository, through the control plane.
 
+use super::CoreServices;
 use super::access::Caller;
-use super::engine_client::EngineClient;
 use super::shared::SharedState;
 use crate::api::problem::{Problem, quoted};
 use crate::control::{ControlError, Done, IndexEntry, Repository, State};
-use crate::runtime::frontend::{ModelInfo, Withdrawal};
+use crate::runtime::frontend::{ModelInfo, QueryModels, Withdrawal};
 use futures_channel::oneshot;
 use hyper::StatusCode;
 
-/// Returns every version of every model that `caller` may use: those of the repository and those
-/// that the server started with.
-pub(in crate::api) fn index(shared: &SharedState, engine: &EngineClient, caller: &Caller) -> Vec<IndexEntry> {
-    let mut index = shared.repository.as_ref().map(|repository| repository.index()).unwrap_or_default();
-    for model in ModelInfo::served_once(&engine.models()) {
+/// Returns every version of every model, and every query, that `caller` may use: those of the
+/// repository and those that the server started with.
+pub(in crate::api) fn index(services: &CoreServices, caller: &Caller) -> Vec<IndexEntry> {
+    let engine = &services.engine;
+    let repository = services.shared.repository.as_ref();
+    let mut index = repository.map(|repository| repository.index()).unwrap_or_default();
+    let models = engine.models();
+    for model in ModelInfo::served_once(&models) {
         if !index.iter().any(|of| of.name == model.name && of.version == Some(model.version)) {
             let (name, version) = (model.name.clone(), Some(model.version));
             index.push(IndexEntry { name, version, state: State::Ready, reason: String::new() });
@@ -24,6 +27,12 @@ pub(in crate::api) fn index(shared: &SharedState, engine: &EngineClient, caller:
             index.push(IndexEntry { name, version: Some(version), state: State::Unavailable, reason });
         }
     }
+    index.extend(services.queries.all().iter().map(|query| {
+        let ready = QueryModels::find(&query.config, &models);
+        let state = if ready.is_ok() { State::Ready } else { State::Unavailable };
+        let reason = ready.err().map_or(String::new(), |wrong| wrong.to_string());
+        IndexEntry { name: query.config.name.clone(), version: Some(query.info.version), state, reason }
+    }));
     index.retain(|entry| caller.may_use(&entry.name));
     index
 }
@@ -56,6 +65,31 @@ pub(in crate::api) fn load_config(
     Ok(config)
 }
 
+/// Returns true if the parameters of an unload ask for the models of an ensemble to be unloaded
+/// too. A parameter's value is `None` if it is neither true nor false.
+///
+/// Errors: 400 for any other parameter.
+pub(in crate::api) fn unload_dependents(
+    parameters: impl Iterator<Item = (String, Option<bool>)>,
+) -> Result<bool, Problem> {
+    let mut dependents = false;
+    for (name, value) in parameters {
+        match (&*name, value) {
+            ("unload_dependents", Some(also)) => dependents = also,
+            ("unload_dependents", None) => {
+                return Err(Problem::bad("parameter \"unload_dependents\" must be true or false"));
+            }
+            _ => {
+                let name = quoted(&name);
+                return Err(Problem::bad(format!(
+                    "parameter {name} is not taken, only \"unload_dependents\" is"
+                )));
+            }
+        }
+    }
+    Ok(dependents)
+}
+
 /// Loads a model of the repository, with this configuration in JSON instead of its `config.pbtxt`
 /// if there is one.
 ///
@@ -71,12 +105,17 @@ pub(in crate::api) async fn load(
     order(shared, |repository, done| repository.load(name, config, done)).await
 }
 
-/// Unloads a model.
+/// Unloads a model, or an ensemble; of this its models as well if `dependents` is true.
 ///
 /// Errors: as [`load`].
-pub(in crate::api) async fn unload(shared: &SharedState, caller: &Caller, name: &str) -> Result<(), Problem> {
+pub(in crate::api) async fn unload(
+    shared: &SharedState,
+    caller: &Caller,
+    name: &str,
+    dependents: bool,
+) -> Result<(), Problem> {
     caller.check_model(name)?;
-    order(shared, |repository, done| repository.unload(name, done)).await
+    order(shared, |repository, done| repository.unload(name, dependents, done)).await
 }
 
 async fn order(shared: &SharedState, order: impl FnOnce(&Repository, Done)) -> Result<(), Problem> {

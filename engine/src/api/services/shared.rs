@@ -4,7 +4,6 @@
 use super::settings::LogSettings;
 use super::shared_memory::Regions;
 use super::statistics::Statistics;
-use crate::config::QueryConfig;
 use crate::control::Repository;
 use crate::runtime::ThreadHook;
 use crate::telemetry::otlp::{Exporter, Tracing};
@@ -19,7 +18,6 @@ pub struct SharedState {
     pub(in crate::api) log: Arc<LogSettings>,
     pub(in crate::api) repository: Option<Arc<Repository>>,
     pub(in crate::api) tracing: Option<Tracing>,
-    pub(in crate::api) queries: Arc<[QueryConfig]>,
     hook: Option<ThreadHook>,
 }
 
@@ -32,11 +30,6 @@ impl SharedState {
     /// Adds a model repository, if there is one.
     pub fn with_repository(self, repository: Option<Arc<Repository>>) -> SharedState {
         SharedState { repository, ..self }
-    }
-
-    /// Adds the queries that are served.
-    pub fn with_queries(self, queries: &[QueryConfig]) -> SharedState {
-        SharedState { queries: queries.into(), ..self }
     }
 
     /// Has every API core call `hook`, if there is one: ten times a second with its name, and for

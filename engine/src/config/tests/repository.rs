@@ -350,6 +350,14 @@ fn an_ensembles_steps_are_the_stages_of_a_query() {
 }
 
 #[test]
+fn the_models_of_an_ensemble_that_is_loaded_at_the_start_are_loaded_with_it() {
+    let explicit = format!("{CONFIG}control = \"explicit\"\nload = [\"both\"]\nslo_ms = 50\n");
+    let files = [("m/model.toml", EMULATED), ("other/model.toml", EMULATED), ("both/config.pbtxt", ENSEMBLE)];
+    let config = good(&explicit, &files);
+    assert_eq!((versions(&config), config.queries.len()), (vec![("m", 1)], 1));
+}
+
+#[test]
 fn errors_of_an_ensemble_have_their_file_and_line() {
     let cases = [
         (

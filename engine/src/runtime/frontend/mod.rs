@@ -12,6 +12,7 @@ mod in_flight;
 mod model_info;
 pub(crate) mod model_table;
 mod overdue;
+mod query_table;
 mod request;
 mod response_delay;
 mod setup;
@@ -23,6 +24,7 @@ mod timeline;
 pub use answer::{Answer, KeptOutput, Outcome};
 pub use model_info::{ModelInfo, SlotState};
 pub use model_table::{ModelTable, Withdrawal};
+pub use query_table::{QueryModels, QueryTable, ServedQuery};
 pub use request::{Ask, Due, Refusal, SlotReservation, Ticket};
 // Public for tests of the load generator, which run a frontend without an engine.
 #[doc(hidden)]
@@ -66,10 +68,13 @@ pub struct Frontend {
     models: Arc<[ModelInfo]>,
     published: Arc<[ModelInfo]>,
     table: u64,
+    /// The number of queries that were ever served, when it last looked.
+    queries: u64,
     /// The tables before it that callers may still hold.
     earlier: EarlierTables,
     model_table: Arc<ModelTable>,
-    /// The model slots that have got another model since they were last asked for.
+    /// The model slots that have got another model, and the queries that have come, since they were
+    /// last asked for.
     replaced: Vec<ModelId>,
     /// The numbers of its requests in the engine, by model.
     in_engine: InFlightCounts,
@@ -124,6 +129,7 @@ impl Frontend {
             in_engine: InFlightCounts::new(setup.models.len()),
             queue_ids: QueueIds::new(setup.models.len()),
             table: 0,
+            queries: 0,
             earlier: EarlierTables::default(),
             model_table: ModelTable::new(Arc::clone(&setup.models)),
             replaced: Vec::new(),
@@ -191,7 +197,8 @@ impl Frontend {
         &self.faults
     }
 
-    /// Returns the model slots that have got another model since the last call, for side tables.
+    /// Returns the model slots that have got another model, and the queries that have come, since
+    /// the last call, for side tables.
     pub fn take_replaced_models(&mut self) -> impl Iterator<Item = ModelId> + '_ {
         self.replaced.drain(..)
     }
@@ -210,6 +217,7 @@ impl Frontend {
     /// of requests in the engine.
     pub(crate) fn follow(&mut self, model_table: Arc<ModelTable>) -> InFlightCounts {
         self.published = model_table.models();
+        self.queries = model_table.queries().number();
         self.model_table = model_table;
         self.in_engine.clone()
     }
@@ -220,9 +228,20 @@ impl Frontend {
         if self.model_table.number() != self.table {
             self.take_table();
         }
+        if self.model_table.queries().number() != self.queries {
+            self.note_queries();
+        }
         if !self.earlier.is_empty() {
             self.earlier.let_go();
         }
+    }
+
+    /// Notes the queries that have come since.
+    #[cold]
+    fn note_queries(&mut self) {
+        let (new, number) = self.model_table.queries().since(self.queries);
+        self.replaced.extend(new);
+        self.queries = number;
     }
 
     #[cold]

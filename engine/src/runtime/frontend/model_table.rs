@@ -2,9 +2,11 @@
 //! publishes a table; each [`Frontend`](crate::runtime::Frontend) compares its number once a call,
 //! and takes the new table when it has changed. A holder of an old table may still send requests to
 //! the models that it lists: a slot is given to another model only when no table that lists the old
-//! one is held, and none of its requests is left.
+//! one is held, and none of its requests is left. The queries, whose stages are models, are in a
+//! [`QueryTable`] beside it.
 
 use super::model_info::{ModelInfo, SlotState};
+use super::query_table::QueryTable;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use symphony_transport::message::ModelId;
@@ -17,6 +19,7 @@ pub struct ModelTable {
     current: Mutex<Arc<[ModelInfo]>>,
     /// The versions that were withdrawn for a fault, with the reason.
     withdrawn: Mutex<Vec<Withdrawal>>,
+    queries: QueryTable,
 }
 
 /// A version that was withdrawn for a fault.
@@ -31,13 +34,24 @@ pub struct Withdrawal {
 }
 
 impl ModelTable {
-    /// Makes the first table.
+    /// Makes the first table, without queries.
     pub(crate) fn new(models: Arc<[ModelInfo]>) -> Arc<ModelTable> {
+        ModelTable::with_queries(models, QueryTable::default())
+    }
+
+    /// Makes the first table beside that of queries.
+    pub(crate) fn with_queries(models: Arc<[ModelInfo]>, queries: QueryTable) -> Arc<ModelTable> {
         Arc::new(ModelTable {
             number: AtomicU64::new(0),
             current: Mutex::new(models),
             withdrawn: Mutex::default(),
+            queries,
         })
+    }
+
+    /// Returns the queries, whose stages are models of this table.
+    pub fn queries(&self) -> &QueryTable {
+        &self.queries
     }
 
     /// Returns the number of tables published after the first. It is cheap to read; the table

@@ -25,7 +25,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::counters::Counters;
 use crate::runtime::engine::{Engine, Stage};
 use crate::runtime::frontend::model_table::{InFlightCounts, ModelTable};
-use crate::runtime::frontend::{Frontend, FrontendPeer, FrontendSetup, largest_slot};
+use crate::runtime::frontend::{Frontend, FrontendPeer, FrontendSetup, QueryTable, largest_slot};
 use crate::runtime::model_slots::{ChangeChannels, ModelSlots, SlotContext, sleep_for_a_change};
 use crate::runtime::profiling::{KeeperPlan, LearnedProfiles, ProfileKeeper};
 use crate::runtime::stall_watch;
@@ -201,7 +201,8 @@ impl EngineBuilder {
             executors: Vec::new(),
             emulated: None,
         });
-        let model_table = ModelTable::new(Arc::clone(&findings.models));
+        let queries = QueryTable::new(&self.config.queries);
+        let model_table = ModelTable::with_queries(Arc::clone(&findings.models), queries);
         let model_faults = Arc::new(ModelFaults::new(Arc::clone(&model_table), self.changes_later()));
         let mut executors = Vec::new();
         for (at, loading) in loading.into_iter().enumerate() {

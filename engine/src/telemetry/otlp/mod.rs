@@ -15,7 +15,7 @@ pub use context::{Parent, SpanId, TraceId};
 pub use sender::Exporter;
 pub use spans::batch_ids;
 pub(crate) use tracer::Tracing;
-pub use tracer::{Call, Traced, TracedRun, Tracer};
+pub use tracer::{Call, Traced, TracedRun, TracedStage, Tracer};
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

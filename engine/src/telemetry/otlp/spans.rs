@@ -1,7 +1,8 @@
 //! Spans of traced requests: the request's, one for each of its stages, and one for each batch that
-//! a traced request was in. A batch's span waits a while for further requests, so that it can link
-//! to them. Its ids follow from the GPU and the start, so a request can link to it without any
-//! message. Pure: the time is an argument.
+//! a traced request was in. The stages of a query are requests of their own, children of its span.
+//! A batch's span waits a while for further requests, so that it can link to them. Its ids follow
+//! from the GPU and the start, so a request can link to it without any message. Pure: the time is
+//! an argument.
 
 use super::context::{SpanId, TraceId};
 use super::messages::{KeyValue, Link, Span, SpanKind, Status, StatusCode, Value};
@@ -115,8 +116,25 @@ impl Spans {
 
     /// Adds a request that has ended, as seen at `now`.
     pub(super) fn add(&mut self, traced: &Traced, now: Nanos) {
-        let mut span = self.of_request(traced);
-        if let Some(ran) = &traced.ran {
+        let span = self.of_request(traced);
+        self.add_with_batch(traced, span, now);
+        let own = u64::from_be_bytes(traced.span.0);
+        for (at, stage) in traced.stages.iter().enumerate() {
+            let id = SpanId(mixed(own.wrapping_add(at as u64 + 1)).max(1).to_be_bytes());
+            let request = traced.request_of(stage, id);
+            let span = Span {
+                name: format!("stage {}", stage.name),
+                kind: SpanKind::Internal.into(),
+                flags: SAMPLED | ORIGIN_KNOWN,
+                ..self.of_request(&request)
+            };
+            self.add_with_batch(&request, span, now);
+        }
+    }
+
+    /// Adds the span of a request, those of its stages, and its batch, if it was in one.
+    fn add_with_batch(&mut self, traced: &Traced, mut span: Span, now: Nanos) {
+        if let Some(ran) = traced.ran.as_ref().filter(|_| !traced.is_query) {
             self.add_stages(traced, ran);
             if ran.timeline.has_run() {
                 let (trace, id) = batch_ids(self.server, ran.gpu, ran.timeline.started);
@@ -160,7 +178,7 @@ impl Spans {
                 let ms = (ran.timeline.due - ran.timeline.arrival).as_millis_f64();
                 attributes.push(KeyValue::new("symphony.deadline_ms", Value::Real(ms)));
             }
-            if ran.timeline.has_run() {
+            if ran.timeline.has_run() && !traced.is_query {
                 attributes.push(KeyValue::number("symphony.gpu", ran.gpu.0.into()));
                 attributes.push(KeyValue::number("symphony.batch.size", ran.batch_size.into()));
             }
@@ -264,7 +282,7 @@ fn status(outcome: InferOutcome) -> Option<Status> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::tracer::Call;
+    use super::super::tracer::{Call, TracedStage};
     use super::*;
     use crate::runtime::frontend::{Class, ModelInfo, SlotState, Timeline};
     use symphony_gpu::Signature;
@@ -320,6 +338,8 @@ pub(super) mod tests {
             ended: Nanos(170),
             outcome: if ran.is_some() { InferOutcome::Good } else { InferOutcome::Invalid },
             ran,
+            is_query: false,
+            stages: Vec::new(),
         }
     }
 
@@ -357,6 +377,38 @@ pub(super) mod tests {
         let run = named("run");
         assert!(run.iter().all(|span| span.start_time_unix_nano == 1_000_000_100));
         assert_eq!(run[0].parent_span_id, [1; 8]);
+        let mut ids: Vec<_> = spans.iter().map(|span| (&span.trace_id, &span.span_id)).collect();
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), spans.len(), "no two spans have one id");
+    }
+
+    #[test]
+    fn a_query_has_a_child_for_each_stage_which_links_to_the_batch_of_its_model() {
+        let mut spans = Spans::new(9);
+        let stage = |name: &str, at: u64| TracedStage {
+            name: name.into(),
+            model: format!("model of {name}"),
+            version: 3,
+            outcome: InferOutcome::Good,
+            ran: ran(5, at),
+        };
+        let stages = vec![stage("first", 100), stage("last", 300)];
+        spans.add(&Traced { is_query: true, stages, ..traced(1, Some(ran(5, 100))) }, Nanos(400));
+        let spans = all(&mut spans);
+        let named = |name: &str| spans.iter().filter(|span| span.name == name).collect::<Vec<_>>();
+        assert_eq!(spans.len(), 1 + 2 * (1 + 4 + 1), "the query itself has no batch");
+        let query = named("infer m")[0];
+        assert!(query.links.is_empty() && query.attributes.iter().all(|of| of.key != "symphony.gpu"));
+        for (name, began) in [("first", 60), ("last", 260)] {
+            let stage = named(&format!("stage {name}"))[0];
+            assert_eq!((&stage.parent_span_id, &stage.trace_id), (&query.span_id, &query.trace_id));
+            assert_eq!(stage.start_time_unix_nano, began);
+            let batch = named(&format!("batch model of {name}"))[0];
+            assert_eq!((&stage.links[0].span_id, &batch.links[0].span_id), (&batch.span_id, &stage.span_id));
+            let inner = spans.iter().filter(|span| span.parent_span_id == stage.span_id);
+            assert_eq!(inner.count(), 4);
+        }
         let mut ids: Vec<_> = spans.iter().map(|span| (&span.trace_id, &span.span_id)).collect();
         ids.sort();
         ids.dedup();

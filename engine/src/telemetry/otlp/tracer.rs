@@ -64,9 +64,52 @@ pub struct Traced {
     pub(super) ended: Nanos,
     pub(super) outcome: InferOutcome,
     pub(super) ran: Option<TracedRun>,
+    /// True if the request is one for a query, which is in no batch itself.
+    pub(super) is_query: bool,
+    /// The stages of a query that are over.
+    pub(super) stages: Vec<TracedStage>,
+}
+
+/// A stage of a traced query: a request of the stage's model.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TracedStage {
+    /// The name of the stage.
+    pub name: String,
+    /// The name of the model.
+    pub model: String,
+    /// The version of the model.
+    pub version: u64,
+    /// The outcome, as the query takes it.
+    pub outcome: InferOutcome,
+    /// The engine's answer.
+    pub ran: TracedRun,
 }
 
 impl Traced {
+    /// Adds a stage of a query that is over.
+    pub fn add_stage(&mut self, stage: TracedStage) {
+        self.stages.push(stage);
+    }
+
+    /// Returns a stage as a request that is a child of this one, with this span.
+    pub(super) fn request_of(&self, stage: &TracedStage, span: SpanId) -> Traced {
+        Traced {
+            trace: self.trace,
+            span,
+            parent: Some(self.span),
+            state: self.state.clone(),
+            call: self.call,
+            model: stage.model.clone(),
+            version: stage.version,
+            began: stage.ran.timeline.arrival,
+            ended: stage.ran.timeline.answered,
+            outcome: stage.outcome,
+            ran: Some(stage.ran),
+            is_query: false,
+            stages: Vec::new(),
+        }
+    }
+
     /// Adds the engine's answer.
     pub fn set_run(&mut self, ran: TracedRun) {
         self.ran = Some(ran);
@@ -151,6 +194,8 @@ impl Tracer {
             ended: Nanos::ZERO,
             outcome: InferOutcome::Gone,
             ran: None,
+            is_query: model.is_query(),
+            stages: Vec::new(),
         }))
     }
 

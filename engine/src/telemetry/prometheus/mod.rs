@@ -133,11 +133,11 @@ impl Telemetry {
 
 fn exposition_of(telemetry: &Telemetry) -> String {
     let mut text = Exposition::default();
-    let table = telemetry.models();
+    let (table, queries) = (telemetry.models(), telemetry.queries());
     let models: Vec<ModelSample<'_>> = table
         .iter()
         .filter(|model| model.state != SlotState::Vacant)
-        .chain(telemetry.queries())
+        .chain(queries.iter().map(|query| &query.info))
         .filter_map(|model| {
             let requests = telemetry.requests(model.id)?;
             let executions = telemetry.counters().executions().of_model(model.id);

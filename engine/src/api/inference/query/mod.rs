@@ -21,9 +21,10 @@ use crate::api::problem::Problem;
 use crate::api::services::CoreServices;
 use crate::api::services::accounting::InferRecord;
 use crate::api::services::engine_client::EngineReply;
-use crate::api::services::queries::{FoundQuery, StageTensor, TensorSource};
+use crate::api::services::queries::FoundQuery;
+use crate::config::{StageTensor, StageTensors, TensorSource};
 use crate::runtime::frontend::{Ask, Due, ModelInfo, Outcome, Timeline};
-use crate::telemetry::Metrics;
+use crate::telemetry::{InferOutcome, Metrics};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use items::Items;
 use std::ops::Range;
@@ -61,7 +62,7 @@ pub(super) async fn run<'m: 'r, 'r>(
     memory.shrink(memory.held().saturating_sub(given.len()));
     let run = QueryRun { services, query, info, rows, deadline, began, due, given };
     let _in_flight = InFlightQuery::new(&services.metrics, info.id);
-    let stages = run.stages(&mut memory).await?;
+    let stages = run.stages(&mut memory, record).await?;
     let reply = run.reply(&stages, &mut memory).await;
     services.metrics.query_ran(info.id, rows.count, &reply.timeline, info.slo);
     record.answered(&ask, &reply);
@@ -216,11 +217,15 @@ impl<'m> QueryRun<'m, '_> {
     /// Runs all stages and returns their results, in the order in which they came.
     ///
     /// Errors: one of them has no result in time.
-    async fn stages(&self, memory: &mut MemoryLease) -> Result<Vec<StageResult>, Problem> {
+    async fn stages(
+        &self,
+        memory: &mut MemoryLease,
+        record: &mut InferRecord<'_>,
+    ) -> Result<Vec<StageResult>, Problem> {
         let (query, services) = (self.query, self.services);
         let outputs = query.outputs_of_stages();
-        let mut course = QueryCourse::new(query.stages.iter().map(|stage| &stage.after[..]));
-        let mut results: Vec<StageResult> = Vec::with_capacity(query.stages.len());
+        let mut course = QueryCourse::new(query.inputs_of_stages());
+        let mut results: Vec<StageResult> = Vec::with_capacity(query.stages());
         // Dropping it withdraws the stages that are under way.
         let mut running = FuturesUnordered::new();
         let failed = |(stage, problem): (usize, Problem)| {
@@ -234,7 +239,7 @@ impl<'m> QueryRun<'m, '_> {
                 running.push(request.run(services));
             }
             let ended = running.next().await.expect("a query that has not ended has a stage under way");
-            let result = ended.and_then(|result| self.checked(result)).map_err(failed)?;
+            let result = ended.and_then(|result| self.checked(result, record)).map_err(failed)?;
             let stage = result.stage;
             results.push(result);
             if course.over(stage, &outputs[stage]) == CourseStep::Done {
@@ -252,7 +257,7 @@ impl<'m> QueryRun<'m, '_> {
         results: &[StageResult],
         memory: &mut MemoryLease,
     ) -> Result<StageRequest<'m>, Problem> {
-        let (model, found) = (self.query.model(stage), &self.query.stages[stage]);
+        let (model, tensors) = (self.query.model(stage), self.tensors(stage));
         let due = match self.due {
             Nanos::MAX => Due::Never,
             due => {
@@ -268,17 +273,21 @@ impl<'m> QueryRun<'m, '_> {
             bytes: self.bytes(&input.source, results),
             by_item: input.by_item,
         };
-        let inputs = found.inputs.iter().map(input).collect();
+        let inputs = tensors.inputs.iter().map(input).collect();
         Ok(StageRequest { stage, model, ask, items, inputs, gathered, memory: memory.split(0) })
+    }
+
+    fn tensors(&self, stage: usize) -> &'m StageTensors {
+        &self.query.models.tensors.stages[stage]
     }
 
     /// Returns the items that a stage runs for.
     fn items(&self, stage: usize, results: &[StageResult]) -> Items {
-        let (rows, found) = (self.rows.count, &self.query.stages[stage]);
-        let Some((source, datatype)) = &found.count else { return Items::all(rows, found.room()) };
+        let (rows, tensors) = (self.rows.count, self.tensors(stage));
+        let Some((source, datatype)) = &tensors.count else { return Items::all(rows, tensors.room()) };
         let counts = self.bytes(source, results);
         let of_row = |row| counts.row(row).and_then(|element| datatype.whole_number(element));
-        Items::counted(found.room(), (0..rows).map(|row| of_row(row).unwrap_or_default()))
+        Items::counted(tensors.room(), (0..rows).map(|row| of_row(row).unwrap_or_default()))
     }
 
     /// Returns the bytes of a tensor.
@@ -296,7 +305,7 @@ impl<'m> QueryRun<'m, '_> {
                 let signature = &self.query.model(*stage).signature;
                 let made = results.iter().find(|result| result.stage == *stage);
                 let made = made.expect("a stage begins once those that it waits for are over");
-                let room = self.query.stages[*stage].room();
+                let room = self.tensors(*stage).room();
                 TensorBytes::Rows {
                     rows: Rc::clone(&made.output),
                     stride: room * signature.output_bytes(),
@@ -311,10 +320,13 @@ impl<'m> QueryRun<'m, '_> {
     /// than its own deadline where its query still has time.
     ///
     /// Errors: it has no result in time.
-    fn checked(&self, result: StageResult) -> Result<StageResult, (usize, Problem)> {
+    fn checked(
+        &self,
+        result: StageResult,
+        record: &mut InferRecord<'_>,
+    ) -> Result<StageResult, (usize, Problem)> {
         let StageResult { stage, rows, reply: Some(reply), .. } = &result else { return Ok(result) };
         let model = self.query.model(*stage);
-        self.services.accounting.statistics.count(model, *rows, reply);
         let in_time = match reply.outcome {
             Outcome::Good => true,
             Outcome::Late(_) => reply.timeline.answered <= self.due,
@@ -323,7 +335,11 @@ impl<'m> QueryRun<'m, '_> {
         if reply.timeline.has_run() {
             self.services.queries.took(self.query, *stage, reply.timeline.total());
         }
-        match problem_of(model, reply).filter(|_| !in_time) {
+        let problem = problem_of(model, reply).filter(|_| !in_time);
+        let outcome = problem.as_ref().map_or(InferOutcome::Good, |problem| problem.outcome);
+        let name = &self.query.config().stages[*stage].name;
+        record.stage_over((name, model), (*rows, self.deadline.class(model)), reply, outcome);
+        match problem {
             Some(problem) => Err((*stage, problem)),
             None => Ok(result),
         }
@@ -335,7 +351,7 @@ impl<'m> QueryRun<'m, '_> {
         let bytes = self.rows.count * signature.output_bytes();
         memory.charge(bytes);
         let sources: Vec<TensorBytes> =
-            self.query.outputs.iter().map(|source| self.bytes(source, stages)).collect();
+            self.query.models.tensors.outputs.iter().map(|source| self.bytes(source, stages)).collect();
         let mut output = vec![0; bytes];
         for (row, to) in output.chunks_mut(signature.output_bytes().max(1)).enumerate() {
             for (at, source) in sources.iter().enumerate() {
