@@ -25,7 +25,7 @@ use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
 use symphony_perf::charts::{Axis, Figure, Panel, Shape};
 use symphony_perf::zoo::{Model, zoo_1080ti};
 use symphony_scheduler::drop_rule::DropRule;
-use symphony_scheduler::policy::options::Packing;
+use symphony_scheduler::policy::options::NexusPacking;
 use symphony_scheduler::query::{DeadlineSplit, ItemDraw, QueryGraph, QueryStage, StageInput};
 use symphony_scheduler::workload::{Arrival, Workload, WorkloadQuery};
 use symphony_transport::Nanos;
@@ -68,7 +68,7 @@ const OVERLAP: usize = 4;
 
 impl Ablation {
     fn system(self) -> System {
-        let packed = if self.off >= SQUISHY { NEXUS.packed(Packing::Oblivious) } else { NEXUS };
+        let packed = if self.off >= SQUISHY { NEXUS.packed(NexusPacking::Oblivious) } else { NEXUS };
         if self.off >= EARLY { packed.dropping(DropRule::Timeout) } else { packed }
     }
 

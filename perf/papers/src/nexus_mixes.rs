@@ -15,7 +15,7 @@ use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
 use symphony_perf::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
 use symphony_perf::zoo::{Model, zoo_1080ti};
-use symphony_scheduler::policy::options::Packing;
+use symphony_scheduler::policy::options::NexusPacking;
 use symphony_scheduler::workload::Arrival;
 
 const SESSIONS: usize = 16;
@@ -30,7 +30,7 @@ const MIXES: [&str; 5] =
     ["SLOs, Inception", "SLOs, ResNet", "rates, Inception", "rates, ResNet", "models and SLOs"];
 
 const OBLIVIOUS: System =
-    NEXUS.packed(Packing::Oblivious).named("nexus-oblivious", "batch-oblivious").coloured(6);
+    NEXUS.packed(NexusPacking::Oblivious).named("nexus-oblivious", "batch-oblivious").coloured(6);
 const PACKINGS: [System; 2] = [NEXUS, OBLIVIOUS];
 
 fn mix(name: &str, effort: Effort) -> Setting {

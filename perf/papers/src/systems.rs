@@ -5,7 +5,7 @@ use plotters::style::RGBColor;
 use std::io;
 use symphony_perf::charts::{COLOURS, Series, Shape};
 use symphony_scheduler::drop_rule::DropRule;
-use symphony_scheduler::policy::options::{BatchSizes, Packing};
+use symphony_scheduler::policy::options::{BatchSizes, NexusPacking};
 use symphony_scheduler::policy::when::{self, When};
 use symphony_scheduler::policy::{self, Policy, PolicyOptions};
 use symphony_scheduler::sim::report::Report;
@@ -24,7 +24,7 @@ pub struct System {
     when: Option<&'static When>,
     frontends: usize,
     /// The placement of sessions (Nexus only).
-    packing: Packing,
+    packing: NexusPacking,
     /// True if batches have any size (Clockwork only).
     any_batch: bool,
     colour: usize,
@@ -97,7 +97,7 @@ impl System {
     /// Makes a system of one of the engine's policies.
     pub const fn new(name: &'static str, label: &'static str, policy: &'static str, colour: usize) -> System {
         let policy = Chosen::Named(policy);
-        let (drop, when, packing) = (None, None, Packing::Squishy);
+        let (drop, when, packing) = (None, None, NexusPacking::Squishy);
         System { name, label, policy, drop, when, frontends: 1, packing, any_batch: false, colour }
     }
 
@@ -122,7 +122,7 @@ impl System {
     }
 
     /// Returns the system with another placement of sessions.
-    pub const fn packed(self, packing: Packing) -> System {
+    pub const fn packed(self, packing: NexusPacking) -> System {
         System { packing, ..self }
     }
 

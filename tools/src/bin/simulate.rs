@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use symphony::cli::end_quietly_on_closed_pipe;
 use symphony::config::read_workload;
 use symphony_scheduler::drop_rule::DropRule;
-use symphony_scheduler::policy::options::{BatchSizes, Packing};
+use symphony_scheduler::policy::options::{BatchSizes, NexusPacking};
 use symphony_scheduler::policy::{self, POLICIES, Policy, PolicyOptions, when};
 use symphony_scheduler::query::DeadlineSplit;
 use symphony_scheduler::rule_setting::{Prefer, RuleSetting};
@@ -65,7 +65,7 @@ struct CommandLine {
     clockwork_batches: Option<BatchSizes>,
     /// The placement of models on GPUs by policy nexus: squishy (default) or oblivious
     #[arg(long, value_name = "PACKING", value_parser = packing)]
-    nexus_packing: Option<Packing>,
+    nexus_packing: Option<NexusPacking>,
     /// The outstanding work below which policy clockwork gives a GPU more (default 5)
     #[arg(long, value_name = "MS", value_parser = positive)]
     clockwork_ahead_ms: Option<f64>,
@@ -142,8 +142,8 @@ fn sizes(text: &str) -> Result<BatchSizes, String> {
     BatchSizes::parse(text).ok_or_else(|| "give pow2 or any".to_owned())
 }
 
-fn packing(text: &str) -> Result<Packing, String> {
-    Packing::parse(text).ok_or_else(|| "give squishy or oblivious".to_owned())
+fn packing(text: &str) -> Result<NexusPacking, String> {
+    NexusPacking::parse(text).ok_or_else(|| "give squishy or oblivious".to_owned())
 }
 
 fn after_help() -> String {

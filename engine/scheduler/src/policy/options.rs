@@ -23,7 +23,7 @@ pub struct PolicyOptions {
     /// Frontends that route requests independently of each other, at least 1 (flag `frontends`).
     pub frontends: usize,
     /// The placement of sessions by `nexus` (flag `nexus-packing`).
-    pub nexus_packing: Packing,
+    pub nexus_packing: NexusPacking,
     /// The factor by which a batch must be larger than a running one to preempt it, at least 1
     /// (flag `shepherd-preempt`).
     pub preempt: f64,
@@ -42,7 +42,7 @@ impl Default for PolicyOptions {
             setting: RuleSetting::default(),
             tuning: None,
             frontends: 1,
-            nexus_packing: Packing::Squishy,
+            nexus_packing: NexusPacking::Squishy,
             preempt: 3.03,
             clockwork: ClockworkOptions::default(),
             triton: TritonOptions::default(),
@@ -102,7 +102,7 @@ impl BatchSizes {
 
 /// How `nexus` places sessions on GPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Packing {
+pub enum NexusPacking {
     /// Squishy bin packing (Nexus, section 6.1).
     Squishy,
     /// Each session gets a part of the GPUs in proportion to its rate over its highest throughput,
@@ -110,13 +110,14 @@ pub enum Packing {
     Oblivious,
 }
 
-impl Packing {
+impl NexusPacking {
     /// Both variants with their names, for help texts.
-    pub const ALL: [(Packing, &str); 2] = [(Packing::Squishy, "squishy"), (Packing::Oblivious, "oblivious")];
+    pub const ALL: [(NexusPacking, &str); 2] =
+        [(NexusPacking::Squishy, "squishy"), (NexusPacking::Oblivious, "oblivious")];
 
     /// Returns the variant of this name.
-    pub fn parse(name: &str) -> Option<Packing> {
-        Packing::ALL.iter().find(|packing| packing.1 == name).map(|packing| packing.0)
+    pub fn parse(name: &str) -> Option<NexusPacking> {
+        NexusPacking::ALL.iter().find(|packing| packing.1 == name).map(|packing| packing.0)
     }
 }
 

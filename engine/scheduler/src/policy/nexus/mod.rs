@@ -10,7 +10,7 @@ mod routing;
 
 use super::epoch::{Epoch, expected_rates};
 use super::interface::{Decisions, Policy, Scheduler};
-use super::options::{Packing, PolicyOptions};
+use super::options::{NexusPacking, PolicyOptions};
 use crate::drop_rule::DropRule;
 use crate::profile::Profile;
 use crate::workload::{Workload, WorkloadModel};
@@ -51,7 +51,7 @@ impl Policy for Nexus {
 struct Cluster {
     models: Vec<NexusModel>,
     drop: DropRule,
-    packing: Packing,
+    packing: NexusPacking,
     nodes: Vec<NexusNode>,
     /// The routing table of each frontend.
     frontends: Vec<RoutingTable>,
@@ -104,8 +104,8 @@ impl Cluster {
             .map(|(model, &rate)| Session { profile: &model.profile, budget: model.budget, rate })
             .collect();
         let schedule = match self.packing {
-            Packing::Squishy => packing::fit(&sessions, self.nodes.len()),
-            Packing::Oblivious => packing::oblivious(&sessions, self.nodes.len()),
+            NexusPacking::Squishy => packing::fit(&sessions, self.nodes.len()),
+            NexusPacking::Oblivious => packing::oblivious(&sessions, self.nodes.len()),
         };
         let mut queued = Vec::new();
         for (at, node) in self.nodes.iter_mut().enumerate() {
