@@ -194,6 +194,20 @@ fn a_query_is_described_and_counted_as_a_model() {
     };
     assert_eq!([ended("good"), ended("invalid")], [1.0, 1.0]);
     assert_eq!(server.metric("symphony_requests_in_flight{model=\"minus_one\",version=\"1\"}"), 0.0);
+    let (_, seen) = server.get("/dashboard/data?history=1");
+    let rows = seen["models"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["platform"] == "ensemble").unwrap();
+    let asked = row["outcomes"]["good"].as_u64().unwrap();
+    assert!(asked > 0 && row["ran"] == asked && row["batches"] == 0, "{row}");
+    assert!(rows.iter().any(|row| row["name"] == "double" && row["batches"] == 1), "{rows:?}");
+    // What a client asked for is counted once, whatever it took.
+    let good = rows.iter().map(|row| row["outcomes"]["good"].as_u64().unwrap());
+    assert_eq!(good.sum::<u64>(), asked, "{rows:?}");
+    let url = format!("http://{}", server.address);
+    let mut top = Command::new(env!("CARGO_BIN_EXE_symphony"));
+    let shown = top.args(["top", &url, "--once", "--interval", "0.1"]).output().unwrap();
+    let (name, shown) = (row["name"].as_str().unwrap(), String::from_utf8_lossy(&shown.stdout).into_owned());
+    assert!(shown.lines().any(|line| line.split_whitespace().any(|word| word == name)), "{shown}");
 }
 
 #[test]

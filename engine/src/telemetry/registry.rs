@@ -106,12 +106,17 @@ impl Telemetry {
         (read > 0).then_some(sum)
     }
 
-    /// Returns the models that have got a request, by id.
+    /// Returns the models and the queries that have got a request, by id, and the models of which
+    /// batches ran for a query.
     pub fn models_asked_for(&self) -> Vec<ModelId> {
         let cores = lock(&self.cores);
-        let models = self.models();
-        let ids = models.iter().map(|model| model.id);
-        ids.filter(|&model| cores.iter().any(|core| core.was_asked_for(model))).collect()
+        let (models, queries) = (self.models(), self.queries());
+        let ids = models.iter().chain(queries.iter().map(|query| &query.info)).map(|model| model.id);
+        let executions = self.counters.executions();
+        let is_asked_for = |&model: &ModelId| {
+            cores.iter().any(|core| core.was_asked_for(model)) || executions.of_model(model).batches > 0
+        };
+        ids.filter(is_asked_for).collect()
     }
 
     /// Returns the counts of traces, if there are any.

@@ -7,9 +7,10 @@ use super::metrics::{ModelRequests, STAGES};
 use super::outcome::InferOutcome;
 use super::registry::Telemetry;
 use crate::runtime::counters::executions::{GpuExecutions, ModelExecutions};
-use crate::runtime::frontend::ModelInfo;
+use crate::runtime::frontend::{ModelInfo, ServedQuery};
 use serde::Serialize;
 use std::borrow::Cow;
+use std::sync::Arc;
 use symphony_scheduler::profile::{Profile, SIZE_BOUNDS};
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
@@ -69,6 +70,7 @@ struct View<'a> {
     gpus: GpusView,
     /// The first GPUs, [`LANES`] at most.
     lanes: Vec<LaneView>,
+    /// The models, and then the queries.
     models: Vec<ModelView<'a>>,
     /// The number of further models that were asked for.
     models_left_out: usize,
@@ -182,8 +184,8 @@ impl Telemetry {
 /// Returns the JSON of a query.
 fn json(telemetry: &Telemetry, query: &Query) -> String {
     let reasons = telemetry.readiness().err().unwrap_or_default();
-    let table = telemetry.models();
-    let (models, models_left_out) = models(telemetry, &table);
+    let (table, queries) = (telemetry.models(), telemetry.queries());
+    let (models, models_left_out) = models(telemetry, &table, &queries);
     let executions = telemetry.counters().executions();
     let lane = |(gpu, ran): (usize, GpuExecutions)| LaneView {
         gpu,
@@ -212,18 +214,23 @@ fn json(telemetry: &Telemetry, query: &Query) -> String {
     serde_json::to_string(&view).expect("numbers and text have a JSON form")
 }
 
-/// Returns the models that were asked for, [`HISTORY_MODELS`] at most, and the number of those left
-/// out.
-fn models<'a>(telemetry: &Telemetry, table: &'a [ModelInfo]) -> (Vec<ModelView<'a>>, usize) {
+/// Returns the models and the queries that were asked for, [`HISTORY_MODELS`] at most, and the
+/// number of those left out.
+fn models<'a>(
+    telemetry: &Telemetry,
+    table: &'a [ModelInfo],
+    queries: &'a [Arc<ServedQuery>],
+) -> (Vec<ModelView<'a>>, usize) {
     let asked_for = telemetry.models_asked_for();
     let shown = asked_for.len().min(HISTORY_MODELS);
-    let of = |model: &&ModelId| {
-        let model = table.get(model.0 as usize)?;
-        let requests = telemetry.requests(model.id)?;
+    let of = |model: &ModelId| {
+        let query = || queries.iter().map(|query| &query.info).find(|query| query.id == *model);
+        let model = table.get(model.0 as usize).or_else(query)?;
+        let requests = telemetry.requests(model.id).unwrap_or_default();
         let ran = telemetry.counters().executions().of_model(model.id);
         Some(of_model(model, &requests, &ran, telemetry.profile_drift(model.id)))
     };
-    (asked_for[..shown].iter().filter_map(|model| of(&model)).collect(), asked_for.len() - shown)
+    (asked_for[..shown].iter().filter_map(of).collect(), asked_for.len() - shown)
 }
 
 fn of_model<'a>(

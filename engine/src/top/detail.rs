@@ -22,7 +22,11 @@ const SIZE_BAR: f64 = 16.0;
 pub(super) fn draw(screen: &mut ratatui::Frame<'_>, area: Rect, row: &Row, profile: Option<&[u64]>) {
     let [head, latency, below] =
         Layout::vertical([Constraint::Length(2), Constraint::Fill(2), Constraint::Fill(3)]).areas(area);
-    let what = format!("   {}, SLO {} ms, batches up to {}", row.platform, row.slo_ms, row.max_batch);
+    let what = match row.max_batch {
+        // Of a query, which has no batches of its own.
+        0 => format!("   {} of several models, SLO {} ms", row.platform, row.slo_ms),
+        most => format!("   {}, SLO {} ms, batches up to {most}", row.platform, row.slo_ms),
+    };
     let quantiles = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)];
     let quantiles = quantiles.map(|(name, share)| match row.quantile_ms(share) {
         Some(ms) => format!(" {name} {ms:.1} ms  "),

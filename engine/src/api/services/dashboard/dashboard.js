@@ -503,12 +503,13 @@ function drawDetail(now) {
   by("detail-title").textContent = title(model);
   const drift = model.drift === null ? "" : `, drift ${model.drift.toFixed(2)}`;
   by("detail-note").classList.toggle("high", model.drift > LARGE_DRIFT);
-  by("detail-note").textContent = `SLO ${ms(model.slo_us)}, batches up to ${model.max_batch}, ${model.platform}; ${short(model.batches)} batches so far${drift}`;
+  const batches = model.max_batch ? `, batches up to ${model.max_batch}, ${model.platform}; ${short(model.batches)} batches so far` : "; a query: its batches are those of its models";
+  by("detail-note").textContent = `SLO ${ms(model.slo_us)}${batches}${drift}`;
   const recent = before(RECENT_S);
   drawLatency(model, list(recent, model, "of_slo"));
   drawSizes(now, list(recent, model, "sizes"));
-  const batches = since(recent, model, (m) => m.batches);
-  drawProfile(model, batches ? since(recent, model, (m) => m.rows) / batches : NaN);
+  const ran = since(recent, model, (m) => m.batches);
+  drawProfile(model, ran ? since(recent, model, (m) => m.rows) / ran : NaN);
 }
 
 function bars(box, heights, fill) {
