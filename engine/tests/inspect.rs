@@ -1,12 +1,13 @@
 //! `symphony inspect` as a user runs it: what it prints of a file that runs, of one that runs on
 //! one executor only, and of what is no model.
 
-#[path = "harness/onnx_library.rs"]
-mod library;
+mod harness;
 
-use library::onnx_library;
+use harness::onnx::{FLOAT, constant, file, graph, loop_model, node, numbers, tensor};
+use harness::onnx_library::onnx_library;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use symphony_gpu::import::shared_prefix;
 
 fn inspect(model: &Path, library: &Path) -> Output {
     inspect_with(&[], model, library)
@@ -120,4 +121,92 @@ fn what_is_no_model_is_an_error_of_one_line() {
         assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
         assert!(output.stdout.is_empty() && said.contains(&*path.to_string_lossy()), "{said}");
     }
+}
+
+/// The parts of a model: x of [n, 4] times `first`, `middle`, plus `last`, by these names.
+struct Layers<'a> {
+    names: [&'a str; 3],
+    first: [f32; 4],
+    middle: Vec<Vec<u8>>,
+    last: f32,
+}
+
+impl Layers<'_> {
+    fn write(&self, folder: &Path, name: &str) -> PathBuf {
+        let [a, b, y] = self.names;
+        let first = node("Mul", &["x", "w"], &[a], &[]);
+        let nodes: Vec<Vec<u8>> = [first]
+            .into_iter()
+            .chain(self.middle.clone())
+            .chain([node("Add", &[b, "c"], &[y], &[])])
+            .collect();
+        let weights = [numbers("w", &[4], &self.first), constant("c", self.last)];
+        let input = tensor("x", FLOAT, &[0, 4]);
+        let path = folder.join(name);
+        std::fs::write(&path, file(&graph(&nodes, &weights, &[input], &[tensor(y, FLOAT, &[0, 4])])))
+            .unwrap();
+        path
+    }
+}
+
+#[test]
+fn the_first_layers_that_models_share_are_found_whatever_their_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let relu = |from: &str, to: &str| vec![node("Relu", &[from], &[to], &[])];
+    let layers = |names: [&'static str; 3], first, last| Layers {
+        names,
+        first,
+        middle: relu(names[0], names[1]),
+        last,
+    };
+    let one = layers(["a", "b", "y"], [1.0, 2.0, 3.0, 4.0], 0.5).write(folder.path(), "one.onnx");
+    let two = layers(["p", "q", "z"], [1.0, 2.0, 3.0, 4.0], 0.25).write(folder.path(), "two.onnx");
+    let found = shared_prefix(&[one.clone(), two.clone()]).unwrap();
+    assert_eq!((found.nodes, &found.tensors[..]), (2, &["b".to_owned()][..]));
+    assert_eq!(found.models[1].tensors, ["q"]);
+    let of_models = found.models.iter().map(|model| (model.nodes, model.weights_bytes > found.weights_bytes));
+    assert_eq!(of_models.collect::<Vec<_>>(), [(3, true), (3, true)]);
+    // One that differs in its first weights shares nothing; the same model shares everything.
+    let other = layers(["a", "b", "y"], [1.0, 2.0, 3.0, 4.5], 0.5).write(folder.path(), "other.onnx");
+    assert_eq!(shared_prefix(&[one.clone(), other.clone()]).unwrap().nodes, 0);
+    let same = shared_prefix(&[one.clone(), one.clone()]).unwrap();
+    assert_eq!((same.nodes, &same.tensors[..]), (3, &["y".to_owned()][..]));
+    assert_eq!(same.weights_bytes, same.models[0].weights_bytes);
+    // Sizes are computed anew after the cut: what they are of is given there.
+    let sized = |name: &str, last| {
+        let middle = [
+            relu("a", "r"),
+            vec![node("Shape", &["r"], &["s"], &[]), node("Reshape", &["r", "s"], &["b"], &[])],
+        ];
+        Layers { names: ["a", "b", "y"], first: [2.0; 4], middle: middle.concat(), last }
+            .write(folder.path(), name)
+    };
+    let found = shared_prefix(&[sized("three.onnx", 1.0), sized("four.onnx", 2.0)]).unwrap();
+    assert_eq!((found.nodes, &found.tensors[..]), (4, &["b".to_owned()][..]));
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_symphony")).arg("inspect").args([&one, &two]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && said.contains("share their first layers: 2 nodes"), "{said}");
+    assert!(said.contains("two.onnx: 1 more nodes") && said.contains("after q"), "{said}");
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_symphony")).arg("inspect").args([&one, &other]).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("share no layer"));
+    let flagged = ["inspect", "--size", "n=2"];
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_symphony")).args(flagged).args([&one, &two]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let missing = folder.path().join("missing.onnx");
+    assert!(shared_prefix(&[one, missing]).is_err());
+}
+
+#[test]
+fn a_node_with_a_graph_in_it_ends_what_models_share() {
+    let folder = tempfile::tempdir().unwrap();
+    let looped = || {
+        let path = folder.path().join("loop.onnx");
+        std::fs::write(&path, loop_model()).unwrap();
+        path
+    };
+    let found = shared_prefix(&[looped(), looped()]).unwrap();
+    assert!(found.nodes < found.models[0].nodes, "{found:?}");
 }

@@ -1,5 +1,5 @@
 //! `symphony inspect`: what is in an ONNX file, what each executor makes of it, and a `model.toml`
-//! to start from.
+//! to start from; and what several files have in common.
 
 mod proposal;
 mod trial;
@@ -11,15 +11,19 @@ use proposal::{model_toml, tried};
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use symphony_gpu::import::{DimensionSizes, InputDefaults, OnnxSummary, SizedFile, TensorSummary, summarise};
+use symphony_gpu::import::{
+    DimensionSizes, InputDefaults, OnnxSummary, SharedPrefix, SizedFile, TensorSummary, shared_prefix,
+    summarise,
+};
 use symphony_gpu::{ComputeThread, CpuModel, OnnxRuntimeModel, OnnxRuntimeOptions};
 use trial::{Trial, TrialFailure, TrialResult, attempt};
 
 /// The arguments of `inspect`.
 #[derive(Args)]
 pub(super) struct InspectArguments {
-    /// The ONNX file
-    model: PathBuf,
+    /// The ONNX file; several of them for the first layers that all of them share
+    #[arg(required = true)]
+    models: Vec<PathBuf>,
     /// The largest batch to load it for
     #[arg(long, value_name = "B", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_024))]
     max_batch: u32,
@@ -39,7 +43,17 @@ pub(super) struct InspectArguments {
 ///
 /// Errors: the file can't be read or no executor runs it, exit code 2.
 pub(super) fn inspect(arguments: InspectArguments) -> Result<(), CommandFailure> {
-    let InspectArguments { model, max_batch, sizes, defaults, library } = arguments;
+    let InspectArguments { mut models, max_batch, sizes, defaults, library } = arguments;
+    if models.len() > 1 {
+        if !sizes.is_empty() || !defaults.is_empty() || library.is_some() {
+            let wrong = "--size, --default and --library are for one file; several are compared, and not run";
+            return Err(CommandFailure::Input(wrong.to_owned()));
+        }
+        let shared = shared_prefix(&models).map_err(|error| CommandFailure::Input(error.to_string()))?;
+        print_shared(&models, &shared);
+        return Ok(());
+    }
+    let model = models.remove(0);
     let summary = summarise(&model).map_err(|error| CommandFailure::Input(error.to_string()))?;
     print_summary(&model, &summary);
     let (sizes, defaults): (DimensionSizes, InputDefaults) =
@@ -95,6 +109,36 @@ fn print_summary(path: &Path, summary: &OnnxSummary) {
         files => format!("with the weights in {}", files.join(", ")),
     };
     println!("size: {}, {files}", megabytes(summary.weights_bytes));
+}
+
+/// Prints the layers that several models share.
+fn print_shared(paths: &[PathBuf], shared: &SharedPrefix) {
+    if shared.nodes == 0 {
+        println!(
+            "the {} models share no layer: from their inputs on, no node is the same in all",
+            paths.len()
+        );
+        return;
+    }
+    let (nodes, weights) = (shared.nodes, shared.weights_bytes);
+    println!(
+        "the {} models share their first layers: {nodes} nodes, {} of weights",
+        paths.len(),
+        megabytes(weights)
+    );
+    for (path, model) in paths.iter().zip(&shared.models) {
+        let own = model.weights_bytes.saturating_sub(weights);
+        println!(
+            "  {}: {} more nodes, {} of weights; after {}",
+            path.display(),
+            model.nodes.saturating_sub(nodes),
+            megabytes(own),
+            model.tensors.join(", ")
+        );
+    }
+    let all: u64 = shared.models.iter().map(|model| model.weights_bytes).sum();
+    let once = all.saturating_sub(weights.saturating_mul(paths.len() as u64 - 1));
+    println!("weights: {} in all, {} with the shared ones once", megabytes(all), megabytes(once));
 }
 
 fn tensor_line(tensor: &TensorSummary) -> String {
