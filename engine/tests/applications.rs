@@ -110,8 +110,11 @@ fn a_request_is_of_the_application_that_it_names_or_its_token_or_the_first() {
     assert_eq!(status, 400);
     let error = answer["error"].as_str().unwrap();
     assert!(error.contains("no application \"poem\"; it has [\"chat\", \"summary\"]"), "{error}");
-    // Clients see one model.
     let headers = "Authorization: Bearer token-of-clients-of-none\r\n";
+    let (_, _, config) = request(server.address(), ("GET", "/v2/models/exits/config"), headers, "").unwrap();
+    let config: Value = serde_json::from_str(&config).unwrap();
+    assert_eq!(config["parameters"]["applications"]["string_value"], "chat,summary");
+    // Clients see one model.
     let (_, _, statistics) =
         request(server.address(), ("GET", "/v2/models/exits/stats"), headers, "").unwrap();
     let statistics: Value = serde_json::from_str(&statistics).unwrap();

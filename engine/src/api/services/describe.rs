@@ -1,5 +1,6 @@
 //! Descriptions of the server and of its models, without a protocol's form.
 
+use super::models::FoundModel;
 use crate::config::{QueryConfig, TensorLink};
 use crate::control::{IndexEntry, State};
 use crate::runtime::frontend::{ModelInfo, TensorDimension};
@@ -92,7 +93,7 @@ pub(in crate::api) fn config_type(spec: &TensorSpec) -> String {
 }
 
 /// Returns the parameters of a model's configuration that Triton has no fields for.
-pub(in crate::api) fn parameters(model: &ModelInfo) -> Vec<(&'static str, String)> {
+pub(in crate::api) fn parameters(model: &FoundModel) -> Vec<(&'static str, String)> {
     // Triton counts priorities from 1.
     let priority = model.class.number() + 1;
     let mut parameters =
@@ -103,6 +104,11 @@ pub(in crate::api) fn parameters(model: &ModelInfo) -> Vec<(&'static str, String
             sizes.map(|(name, size)| format!("{name}={size}")).collect::<Vec<_>>().join(",")
         };
         parameters.push(("size_classes", classes.sizes().map(text).collect::<Vec<_>>().join("; ")));
+    }
+    let applications = model.applications();
+    if !applications.is_empty() {
+        let names = applications.into_iter().map(|of| &*of.name);
+        parameters.push(("applications", names.collect::<Vec<_>>().join(",")));
     }
     parameters
 }

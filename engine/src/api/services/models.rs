@@ -44,17 +44,22 @@ impl FoundModel {
             return Ok(of_caller.or_else(|| named(None)));
         };
         named(Some(asked)).map(Some).ok_or_else(|| {
-            let mut known: Vec<&ServedApplication> =
-                self.model().classes(&self.table).filter_map(|of| of.application.as_ref()).collect();
-            known.sort_by_key(|of| of.at);
-            known.dedup_by_key(|of| of.at);
-            let known = names(known.into_iter().map(|of| &*of.name));
+            let known = names(self.applications().into_iter().map(|of| &*of.name));
             Problem::bad(format!(
                 "model {:?} has no application {}; it has {known}",
                 self.name,
                 quoted(asked)
             ))
         })
+    }
+
+    /// Returns the applications of the model in their order; none where it has none.
+    pub(in crate::api) fn applications(&self) -> Vec<&ServedApplication> {
+        let mut all: Vec<&ServedApplication> =
+            self.model().classes(&self.table).filter_map(|of| of.application.as_ref()).collect();
+        all.sort_by_key(|of| of.at);
+        all.dedup_by_key(|of| of.at);
+        all
     }
 
     fn model(&self) -> &ModelInfo {
