@@ -1,5 +1,6 @@
 //! The binaries of other packages, which a test starts: Cargo builds those of its own package only.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -8,8 +9,16 @@ use std::process::{Command, Stdio};
 pub(crate) fn build_beside(own: &str, tests: &[&str]) -> PathBuf {
     let folder = Path::new(own).parent().unwrap().to_path_buf();
     let mut build = Command::new(env!("CARGO"));
-    // A test's own: a build script would take it for a change, and its dependents be built again.
-    build.env_remove("CARGO_MANIFEST_DIR");
+    // Those of the test's package: a build script would take them for changes, and its dependents be
+    // built again, under the tests that come after this one.
+    let of_package = |name: &OsStr| {
+        ["CARGO_PKG_", "CARGO_MANIFEST_"]
+            .iter()
+            .any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
+    };
+    std::env::vars_os().filter(|(name, _)| of_package(name)).for_each(|(name, _)| {
+        build.env_remove(name);
+    });
     // A test of a binary has it built, and with the same features as the caller: those of all tests
     // of the workspace.
     build.args(["test", "--quiet", "--workspace", "--no-run"]);
