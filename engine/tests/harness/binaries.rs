@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 pub(crate) fn build_beside(own: &str, tests: &[&str]) -> PathBuf {
     let folder = Path::new(own).parent().unwrap().to_path_buf();
     let mut build = Command::new(env!("CARGO"));
-    // Those of the test's package: a build script would take them for changes, and its dependents be
-    // built again, under the tests that come after this one.
+    // Those of the test's package: a build script would take them for changes, and its dependents
+    // be built again, under the tests that come after this one.
     let of_package = |name: &OsStr| {
         ["CARGO_PKG_", "CARGO_MANIFEST_"]
             .iter()
