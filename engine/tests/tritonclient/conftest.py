@@ -17,12 +17,18 @@ HERE = Path(__file__).parent
 
 
 @contextmanager
-def serving(folder, *flags):
-    """Serves the models of a folder; gives host:port by protocol."""
+def serving(folder, *flags, libraries=()):
+    """Serves the models of a folder; gives host:port by protocol.
+
+    Folders of `libraries` come first where the server looks for such.
+    """
+    paths = [*map(str, libraries), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    environment = {**os.environ, **({"LD_LIBRARY_PATH": ":".join(paths)} if paths else {})}
     server = subprocess.Popen(
         [os.environ["SYMPHONY"], "serve", "--http", "127.0.0.1:0", *flags, str(folder)],
         stdout=subprocess.PIPE,
         text=True,
+        env=environment,
     )
     ready = [server.stdout.readline().split("://")[1].strip() for _ in range(2)]
     yield dict(zip(["http", "grpc"], ready))

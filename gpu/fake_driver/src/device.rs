@@ -1,6 +1,7 @@
 //! A fake device: its objects, the faults that were planned for it, and the thread that does what
 //! waits in its streams.
 
+use crate::host_memory::HostMemory;
 use crate::memory::Memory;
 use crate::queue::{FakeEvent, FakeStream, Queues, Task};
 use crate::{Fault, address_error, driver_error, kernels};
@@ -13,6 +14,7 @@ use symphony_gpu::cuda::driver::{
 };
 use symphony_gpu::cuda::launch::KERNELS;
 use symphony_gpu::cuda::{DriverError, DriverResult};
+use symphony_gpu::plan::AlignedBytes;
 
 /// A fault that was planned.
 struct PlannedFault {
@@ -74,6 +76,15 @@ impl FakeDevice {
 
     pub(crate) fn plan_fault(&self, call: &'static str, after: usize, fault: Fault) {
         lock(&self.shared.state).faults.push(PlannedFault { call, after, fault });
+    }
+
+    /// Makes memory of the host's the device's to read and write too.
+    pub(crate) fn share(&self, memory: Box<dyn HostMemory>) -> DriverResult<Pinned> {
+        self.call("allocate_pinned", |state| {
+            let number = state.number();
+            lock(&self.shared.memory).add_pinned(number, memory);
+            Ok(Pinned(number))
+        })
     }
 
     pub(crate) fn resume(&self) {
@@ -257,26 +268,19 @@ impl Device for FakeDevice {
     }
 
     fn allocate_pinned(&self, bytes: usize) -> DriverResult<Pinned> {
-        self.call("allocate_pinned", |state| {
-            let number = state.number();
-            lock(&self.shared.memory).add_pinned(number, bytes);
-            Ok(Pinned(number))
-        })
+        self.share(Box::new(AlignedBytes::zeroed(bytes)))
     }
 
     fn write_pinned(&self, to: Pinned, offset: usize, bytes: &[u8]) -> DriverResult<()> {
         self.call("write_pinned", |_| Ok(()))?;
         let mut memory = lock(&self.shared.memory);
-        let part = memory.pinned(to.0, offset..offset + bytes.len());
-        part.map_err(|what| refused("write_pinned", &what))?.copy_from_slice(bytes);
-        Ok(())
+        memory.write_pinned(to.0, offset, bytes).map_err(|what| refused("write_pinned", &what))
     }
 
     fn read_pinned(&self, from: Pinned, offset: usize, bytes: &mut [u8]) -> DriverResult<()> {
         self.call("read_pinned", |_| Ok(()))?;
-        let mut memory = lock(&self.shared.memory);
-        let part = memory.pinned(from.0, offset..offset + bytes.len());
-        bytes.copy_from_slice(part.map_err(|what| refused("read_pinned", &what))?);
+        let read = lock(&self.shared.memory).read_pinned(from.0, offset..offset + bytes.len());
+        bytes.copy_from_slice(&read.map_err(|what| refused("read_pinned", &what))?);
         Ok(())
     }
 

@@ -2,9 +2,17 @@
 //! off in order, a graph is a recorded list, and a kernel runs the reference of its operation,
 //! found by its name and its arguments alone. Every address is checked against what was allocated,
 //! every object against what was made, and every call can be made to fail or to hang.
+//!
+//! Tests within a process hand a [`FakeDriver`] to what they test. The crate is a shared library as
+//! well, which a program opens in place of NVIDIA's driver: a link `libcuda.so` to it in a folder
+//! of `LD_LIBRARY_PATH`. (No link `libcuda.so.1`: NVRTC opens that itself.) Its variables are in
+//! `library.rs`.
 
 mod device;
+mod entry_points;
+mod host_memory;
 mod kernels;
+mod library;
 mod memory;
 mod queue;
 
@@ -30,7 +38,7 @@ pub enum Fault {
 
 /// A driver with fake devices.
 pub struct FakeDriver {
-    devices: Vec<Arc<FakeDevice>>,
+    pub(crate) devices: Vec<Arc<FakeDevice>>,
 }
 
 impl FakeDriver {

@@ -1,6 +1,7 @@
 //! The memory of a fake device: allocations with gaps between them, so that an address that leaves
 //! one lies in none.
 
+use crate::host_memory::HostMemory;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use symphony_gpu::plan::{AlignedBytes, PLAN_ALIGNMENT};
@@ -17,7 +18,7 @@ pub(crate) struct Memory {
     used: u64,
     next: u64,
     device: BTreeMap<u64, AlignedBytes>,
-    pinned: HashMap<u64, AlignedBytes>,
+    pinned: HashMap<u64, Box<dyn HostMemory>>,
 }
 
 impl Memory {
@@ -41,8 +42,8 @@ impl Memory {
         Some(address)
     }
 
-    pub(crate) fn add_pinned(&mut self, number: u64, bytes: usize) {
-        self.pinned.insert(number, AlignedBytes::zeroed(bytes));
+    pub(crate) fn add_pinned(&mut self, number: u64, memory: Box<dyn HostMemory>) {
+        self.pinned.insert(number, memory);
     }
 
     /// Frees device memory; returns false if there is none at this address.
@@ -81,22 +82,37 @@ impl Memory {
         Ok(&mut found.as_bytes_mut()[range])
     }
 
-    /// Returns a part of pinned memory, to be read or written.
-    pub(crate) fn pinned(&mut self, number: u64, range: Range<usize>) -> Result<&mut [u8], String> {
+    /// Copies a part of pinned memory out.
+    pub(crate) fn read_pinned(&self, number: u64, range: Range<usize>) -> Result<Vec<u8>, String> {
+        let found = self.pinned.get(&number).ok_or("the pinned memory was freed")?;
+        check_range(&**found, &range)?;
+        let mut bytes = vec![0; range.len()];
+        found.read(range, &mut bytes);
+        Ok(bytes)
+    }
+
+    /// Copies bytes into pinned memory.
+    pub(crate) fn write_pinned(&mut self, number: u64, at: usize, bytes: &[u8]) -> Result<(), String> {
         let found = self.pinned.get_mut(&number).ok_or("the pinned memory was freed")?;
-        let bytes = found.as_bytes().len();
-        found.as_bytes_mut().get_mut(range.clone()).ok_or(format!("{range:?} of {bytes} pinned bytes"))
+        check_range(&**found, &(at..at + bytes.len()))?;
+        found.write(at, bytes);
+        Ok(())
     }
 
     pub(crate) fn copy_in(&mut self, number: u64, range: Range<usize>, to: u64) -> Result<(), String> {
-        let copied = self.pinned(number, range)?.to_vec();
+        let copied = self.read_pinned(number, range)?;
         self.write(to, copied.len())?.copy_from_slice(&copied);
         Ok(())
     }
 
     pub(crate) fn copy_out(&mut self, from: u64, number: u64, range: Range<usize>) -> Result<(), String> {
         let copied = self.read(from, range.len())?.to_vec();
-        self.pinned(number, range)?.copy_from_slice(&copied);
-        Ok(())
+        self.write_pinned(number, range.start, &copied)
     }
+}
+
+fn check_range(memory: &dyn HostMemory, range: &Range<usize>) -> Result<(), String> {
+    let bytes = memory.length();
+    let is_within = range.start <= range.end && range.end <= bytes;
+    if is_within { Ok(()) } else { Err(format!("{range:?} of {bytes} pinned bytes")) }
 }

@@ -1,0 +1,31 @@
+//! GPUs for programs that a test starts, on a machine without one: the fake driver's library in
+//! place of NVIDIA's, and NVIDIA's compiler from PyPI.
+
+use super::light_models::made_folder;
+use std::path::PathBuf;
+use std::process::Command;
+use tempfile::TempDir;
+
+/// A folder in which programs find the fake driver. It has to outlive them.
+pub(crate) struct FakeGpus {
+    folder: TempDir,
+}
+
+impl FakeGpus {
+    /// Makes the folder.
+    pub(crate) fn new() -> FakeGpus {
+        let folder = tempfile::tempdir().unwrap();
+        // Cargo has built it with the crate, on which this test depends.
+        let library = std::env::current_exe().unwrap().with_file_name("libsymphony_fake_driver.so");
+        assert!(library.is_file(), "{} is not there", library.display());
+        std::os::unix::fs::symlink(library, folder.path().join("libcuda.so")).unwrap();
+        FakeGpus { folder }
+    }
+
+    /// Has a program find GPUs.
+    pub(crate) fn show_to<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        let compiler: PathBuf = made_folder("nvrtc");
+        let folders = std::env::join_paths([self.folder.path().to_owned(), compiler]).unwrap();
+        command.env("LD_LIBRARY_PATH", folders)
+    }
+}
