@@ -13,6 +13,7 @@ pub mod message;
 pub mod ring;
 pub mod slab;
 mod sync;
+pub mod tcp;
 pub mod time;
 pub mod wheel;
 pub mod wire;
