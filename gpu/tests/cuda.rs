@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use symphony_fake_driver::{FakeDriver, Fault, driver_error, ecc_error};
-use symphony_gpu::cuda::{CudaDevice, CudaDevices};
+use symphony_gpu::cuda::{CudaDevice, CudaDevices, DeviceTimes};
 use symphony_gpu::plan::{
     AlignedBytes, BatchPlan, BinaryFunction, Interpolation, Launch, Operand, Operation, PadFill, Plan,
     PlanElement, PlanModel, PlanPort, PlanPrecision, PlanRegion, PlanType, PoolFunction, ReduceFunction,
@@ -494,6 +494,21 @@ fn a_fault_that_a_kernel_finds_is_the_batchs_alone() {
 }
 
 #[test]
+fn a_device_says_how_long_each_part_of_a_run_took_once_one_is_over() {
+    let (_driver, device) = fake();
+    let mut model = CudaModel::new(negation(), &device).unwrap();
+    assert!(model.device_times().is_err(), "nothing was run");
+    let began = Instant::now();
+    run_rows(&mut model, &[vec![0; 16]]);
+    let whole = Nanos::from(began.elapsed());
+    let DeviceTimes { copy_in, execution, copy_out } = model.device_times().unwrap();
+    assert!([copy_in, execution, copy_out].iter().all(|part| *part > Nanos::ZERO));
+    assert!(copy_in + execution + copy_out <= whole);
+    let events = [device.open.calls().create_event().unwrap(), device.open.calls().create_event().unwrap()];
+    assert!(device.open.calls().elapsed(events[0], events[1]).is_err(), "they note no time");
+}
+
+#[test]
 fn a_load_that_fails_leaves_nothing_on_the_device() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/linear.onnx");
     let (driver, device) = fake();
@@ -505,6 +520,7 @@ fn a_load_that_fails_leaves_nothing_on_the_device() {
         "write_pinned",
         "copy_in",
         "create_event",
+        "create_timed_event",
         "record",
         "is_over",
         "begin_capture",

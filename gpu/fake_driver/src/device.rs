@@ -15,6 +15,7 @@ use symphony_gpu::cuda::driver::{
 use symphony_gpu::cuda::launch::KERNELS;
 use symphony_gpu::cuda::{DriverError, DriverResult};
 use symphony_gpu::plan::AlignedBytes;
+use symphony_transport::Nanos;
 
 /// A fault that was planned.
 struct PlannedFault {
@@ -300,6 +301,14 @@ impl Device for FakeDevice {
         })
     }
 
+    fn create_timed_event(&self) -> DriverResult<Event> {
+        self.call("create_timed_event", |state| {
+            let number = state.number();
+            state.queues.events.insert(number, FakeEvent { is_timed: true, ..FakeEvent::default() });
+            Ok(Event(number))
+        })
+    }
+
     fn load_kernels(&self, source: &str) -> DriverResult<Module> {
         self.call("load_kernels", |state| {
             let number = state.number();
@@ -418,6 +427,21 @@ impl Device for FakeDevice {
         self.call("is_over", |state| {
             let of = event_of(state, "is_over", event)?;
             Ok(of.reached == of.recorded)
+        })
+    }
+
+    fn elapsed(&self, from: Event, to: Event) -> DriverResult<Nanos> {
+        self.call("elapsed", |state| {
+            let mut reached_at = |event| {
+                let of = event_of(state, "elapsed", event)?;
+                if !of.is_timed || of.recorded == 0 {
+                    return Err(refused("elapsed", "the event has no time"));
+                }
+                let not_over = || driver_error("elapsed", 600, "CUDA_ERROR_NOT_READY", "it is not over");
+                of.reached_at.filter(|_| of.reached == of.recorded).ok_or_else(not_over)
+            };
+            let (from, to) = (reached_at(from)?, reached_at(to)?);
+            Ok(to.saturating_duration_since(from).into())
         })
     }
 

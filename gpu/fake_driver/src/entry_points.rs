@@ -274,9 +274,23 @@ extern "C" fn cuGraphLaunch(graph: Handle, stream: Handle) -> CuResult {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventCreate(event: *mut Handle, _: c_uint) -> CuResult {
+unsafe extern "C" fn cuEventCreate(event: *mut Handle, flags: c_uint) -> CuResult {
+    // cuda.h: CU_EVENT_DISABLE_TIMING.
+    let is_timed = flags & 2 == 0;
+    let made = |device: &Arc<FakeDevice>| match is_timed {
+        true => device.create_timed_event(),
+        false => device.create_event(),
+    };
     // SAFETY: the caller's.
-    unsafe { make(event, |device| device.create_event().map(|Event(number)| number)) }
+    unsafe { make(event, |device| made(device).map(|Event(number)| number)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, from: Handle, to: Handle) -> CuResult {
+    let (from, to) = (Event(number(from)), Event(number(to)));
+    let found = Library::current().and_then(|(_, device)| code_of(device.elapsed(from, to)));
+    // SAFETY: the caller's.
+    unsafe { give(milliseconds, found.map(|time| time.as_millis_f64() as f32)) }
 }
 
 #[unsafe(no_mangle)]

@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
+use std::time::Instant;
 use symphony_gpu::cuda::DriverError;
 
 /// Work in a stream.
@@ -27,11 +28,13 @@ pub(crate) struct FakeStream {
     pub(crate) captured: Option<Vec<Task>>,
 }
 
-/// An event: how often it was recorded, and how often that was reached.
+/// An event: how often it was recorded, how often that was reached, and when that was last.
 #[derive(Default)]
 pub(crate) struct FakeEvent {
     pub(crate) recorded: u64,
     pub(crate) reached: u64,
+    pub(crate) is_timed: bool,
+    pub(crate) reached_at: Option<Instant>,
 }
 
 /// The streams and events of a device.
@@ -83,6 +86,7 @@ fn next_of(
             Task::Record { event, turn } => {
                 if let Some(event) = events.get_mut(event) {
                     event.reached = event.reached.max(*turn);
+                    event.reached_at = Some(Instant::now());
                 }
                 *has_reached = true;
             }

@@ -8,6 +8,7 @@
 use super::error::DriverResult;
 use std::ops::Range;
 use std::sync::Arc;
+use symphony_transport::Nanos;
 
 /// A CUDA driver.
 pub trait Driver: Send + Sync {
@@ -152,6 +153,9 @@ pub trait Device: Send + Sync {
     /// Makes an event, which is over until it is recorded.
     fn create_event(&self) -> DriverResult<Event>;
 
+    /// Makes an event as [`Device::create_event`] does, which also notes the device's time.
+    fn create_timed_event(&self) -> DriverResult<Event>;
+
     /// Compiles and loads kernels from CUDA C++ for this device. Takes up to a second.
     fn load_kernels(&self, source: &str) -> DriverResult<Module>;
 
@@ -205,6 +209,10 @@ pub trait Device: Send + Sync {
 
     /// Returns true if all before an event is done.
     fn is_over(&self, event: Event) -> DriverResult<bool>;
+
+    /// Returns the device's time between two timed events, both of which are over; 0 if `to` was
+    /// the first. NVIDIA's driver tells times to about half a microsecond.
+    fn elapsed(&self, from: Event, to: Event) -> DriverResult<Nanos>;
 
     /// Gives an object back. May wait for the device. A fault is not reported: nobody could do
     /// anything about it.

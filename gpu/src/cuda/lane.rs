@@ -9,6 +9,7 @@ use super::owned::Owned;
 use crate::plan::{BatchPlan, Operand, PLAN_ALIGNMENT, Plan, PlanPort, PlanRegion};
 use crate::signature::Signature;
 use std::sync::Arc;
+use symphony_transport::Nanos;
 
 /// The size of the word into which kernels write faults.
 const STATUS_BYTES: usize = 4;
@@ -22,9 +23,36 @@ pub(super) struct Lane {
     staged_outputs: Owned<Pinned>,
     /// The graph of each batch size.
     graphs: Vec<Owned<Graph>>,
-    arrived: Owned<Event>,
-    ran: Owned<Event>,
-    left: Owned<Event>,
+    arrival: Span,
+    execution: Span,
+    departure: Span,
+}
+
+/// A part of a batch's way: two timed events of a stream, before it and after it.
+struct Span {
+    began: Owned<Event>,
+    ended: Owned<Event>,
+}
+
+impl Span {
+    fn new(device: &CudaDevice) -> DriverResult<Span> {
+        Ok(Span { began: device.timed_event()?, ended: device.timed_event()? })
+    }
+
+    fn time(&self, calls: &dyn Device) -> DriverResult<Nanos> {
+        calls.elapsed(self.began.get(), self.ended.get())
+    }
+}
+
+/// How long the device took for the parts of a batch, by its own clock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DeviceTimes {
+    /// The time from the first input's copy to the device until the last one's end.
+    pub copy_in: Nanos,
+    /// The time from the first kernel to the end of the last one.
+    pub execution: Nanos,
+    /// The time from the first output's copy to the host until the last one's end.
+    pub copy_out: Nanos,
 }
 
 /// Where a lane's tensors lie.
@@ -88,9 +116,9 @@ impl Lane {
             staged_inputs: Owned::new(open, calls.allocate_pinned(plan.input_bytes)?),
             staged_outputs: Owned::new(open, calls.allocate_pinned(outputs)?),
             graphs: Vec::new(),
-            arrived: device.event()?,
-            ran: device.event()?,
-            left: device.event()?,
+            arrival: Span::new(device)?,
+            execution: Span::new(device)?,
+            departure: Span::new(device)?,
             device: Arc::clone(device),
         })
     }
@@ -118,42 +146,54 @@ impl Lane {
     /// Starts to copy the staged rows to the device.
     pub(super) fn arrive(&self, plan: &Plan, rows: usize) -> DriverResult<()> {
         let stream = self.device.arrival.get();
+        self.calls().record(self.arrival.began.get(), stream)?;
         for range in plan.inputs.iter().filter_map(|port: &PlanPort| port.range(rows)) {
             let to = DevicePointer(self.inputs.get().0 + range.start as u64);
             self.calls().copy_in(self.staged_inputs.get(), range, to, stream)?;
         }
-        self.calls().record(self.arrived.get(), stream)
+        self.calls().record(self.arrival.ended.get(), stream)
     }
 
     /// Starts to run the rows that arrive, and to copy their outputs to the host.
     pub(super) fn run(&self, plan: &Plan, rows: usize) -> DriverResult<()> {
         let (execution, departure) = (self.device.execution.get(), self.device.departure.get());
-        self.calls().wait(execution, self.arrived.get())?;
+        self.calls().wait(execution, self.arrival.ended.get())?;
+        self.calls().record(self.execution.began.get(), execution)?;
         self.calls().launch_graph(self.graphs[rows - 1].get(), execution)?;
-        self.calls().record(self.ran.get(), execution)?;
-        self.calls().wait(departure, self.ran.get())?;
+        self.calls().record(self.execution.ended.get(), execution)?;
+        self.calls().wait(departure, self.execution.ended.get())?;
+        self.calls().record(self.departure.began.get(), departure)?;
         let status = status_offset(plan);
         let outputs = plan.outputs.iter().filter_map(|port| port.range(rows));
         for range in outputs.chain(std::iter::once(status..status + STATUS_BYTES)) {
             let from = DevicePointer(self.outputs.get().0 + range.start as u64);
             self.calls().copy_out(from, self.staged_outputs.get(), range, departure)?;
         }
-        self.calls().record(self.left.get(), departure)
+        self.calls().record(self.departure.ended.get(), departure)
     }
 
     /// Returns true if the rows have run: the device can run others.
     pub(super) fn has_run(&self) -> DriverResult<bool> {
-        self.calls().is_over(self.ran.get())
+        self.calls().is_over(self.execution.ended.get())
     }
 
     /// Returns true if the outputs are on the host.
     pub(super) fn has_left(&self) -> DriverResult<bool> {
-        self.calls().is_over(self.left.get())
+        self.calls().is_over(self.departure.ended.get())
     }
 
     /// Waits until the outputs are on the host.
     pub(super) fn wait(&self) -> Result<(), String> {
-        self.device.wait_for(self.left.get())
+        self.device.wait_for(self.departure.ended.get())
+    }
+
+    /// Returns the times of the rows that have left.
+    pub(super) fn times(&self) -> DriverResult<DeviceTimes> {
+        Ok(DeviceTimes {
+            copy_in: self.arrival.time(self.calls())?,
+            execution: self.execution.time(self.calls())?,
+            copy_out: self.departure.time(self.calls())?,
+        })
     }
 
     /// Returns the word that kernels have left.

@@ -17,9 +17,10 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use symphony_transport::Nanos;
 
 /// The functions that are called, by their symbols.
-const SYMBOLS: [&str; 36] = [
+const SYMBOLS: [&str; 37] = [
     "cuInit",
     "cuGetErrorName",
     "cuGetErrorString",
@@ -48,6 +49,7 @@ const SYMBOLS: [&str; 36] = [
     "cuEventDestroy_v2",
     "cuEventRecord",
     "cuEventQuery",
+    "cuEventElapsedTime",
     "cuModuleLoadData",
     "cuModuleUnload",
     "cuModuleGetFunction",
@@ -257,6 +259,16 @@ impl LibcudaDevice {
         made.ok_or_else(|| refused(call, "nothing was made"))
     }
 
+    fn make_event(&self, flags: sys::CUevent_flags) -> DriverResult<Event> {
+        let made = self.make("make an event", |_| {
+            let mut event = null_mut();
+            // SAFETY: writes one address.
+            let result = unsafe { sys::cuEventCreate(&mut event, flags as u32) };
+            Ok((result, Object::Event(event)))
+        });
+        made.map(Event)
+    }
+
     /// Returns the address of a part of pinned memory.
     fn pinned(objects: &Objects, pinned: Pinned, range: Range<usize>) -> DriverResult<*mut u8> {
         let (address, length) = objects.find(pinned.0, |object| match object {
@@ -381,14 +393,11 @@ impl Device for LibcudaDevice {
     }
 
     fn create_event(&self) -> DriverResult<Event> {
-        let made = self.make("make an event", |_| {
-            let mut event = null_mut();
-            let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
-            // SAFETY: writes one address.
-            let result = unsafe { sys::cuEventCreate(&mut event, flags) };
-            Ok((result, Object::Event(event)))
-        });
-        made.map(Event)
+        self.make_event(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    fn create_timed_event(&self) -> DriverResult<Event> {
+        self.make_event(sys::CUevent_flags::CU_EVENT_DEFAULT)
     }
 
     fn load_kernels(&self, source: &str) -> DriverResult<Module> {
@@ -557,6 +566,22 @@ impl Device for LibcudaDevice {
             Ok(if is_over { result } else { sys::CUresult::CUDA_SUCCESS })
         })?;
         Ok(is_over)
+    }
+
+    fn elapsed(&self, from: Event, to: Event) -> DriverResult<Nanos> {
+        let mut milliseconds: f32 = 0.0;
+        self.call("read a time", |objects| {
+            let (from, to) = (LibcudaDevice::event(objects, from)?, LibcudaDevice::event(objects, to)?);
+            // The bindings only have `cuEventElapsedTime_v2`, which drivers before CUDA 12.8 lack.
+            type ElapsedTime = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
+            // SAFETY: the library is open, and the function has this type (cuda.h).
+            let found = unsafe { sys::culib().get::<ElapsedTime>(b"cuEventElapsedTime") };
+            let function = found.map_err(|_| DriverError::MissingSymbol { symbol: "cuEventElapsedTime" })?;
+            // SAFETY: both events are there; writes one number.
+            Ok(unsafe { function(&mut milliseconds, from, to) })
+        })?;
+        // A negative time becomes 0.
+        Ok(Nanos((f64::from(milliseconds) * 1e6) as u64))
     }
 
     fn release(&self, resource: DeviceObject) {

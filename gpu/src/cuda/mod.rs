@@ -31,6 +31,7 @@ mod source;
 
 pub use error::{DriverError, DriverResult, FailedCall};
 pub use executor::CudaExecutor;
+pub use lane::DeviceTimes;
 pub use libcuda::{Libcuda, compile_kernels};
 pub use model::CudaModel;
 pub use open::{CudaDevice, CudaDevices};

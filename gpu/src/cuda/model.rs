@@ -5,7 +5,7 @@
 use super::arguments::status_text;
 use super::driver::{DevicePointer, Stream};
 use super::error::DriverResult;
-use super::lane::Lane;
+use super::lane::{DeviceTimes, Lane};
 use super::open::CudaDevice;
 use super::owned::Owned;
 use crate::host::{ComputeThread, HostGraph, HostModel, LoadError, RunError};
@@ -113,6 +113,14 @@ impl CudaModel {
         let plan = &self.graph.plan;
         let lanes = LANES * (plan.input_bytes + plan.output_bytes);
         (plan.weights.as_bytes().len() + plan.workspace_bytes() + lanes) as u64
+    }
+
+    /// Returns how long the device took for the parts of the last [`HostModel::run`].
+    ///
+    /// # Errors
+    /// The driver's: nothing was run yet, or the device is lost.
+    pub fn device_times(&self) -> DriverResult<DeviceTimes> {
+        self.lanes[0].times().map_err(|error| self.graph.device.open.note(error))
     }
 
     /// Returns what kernels have said of the rows that have left a lane.

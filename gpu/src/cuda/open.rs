@@ -77,6 +77,11 @@ impl CudaDevice {
         Ok(Owned::new(&self.open, self.open.calls().create_event()?))
     }
 
+    /// Makes an event that notes the device's time.
+    pub(super) fn timed_event(&self) -> DriverResult<Owned<Event>> {
+        Ok(Owned::new(&self.open, self.open.calls().create_timed_event()?))
+    }
+
     /// Waits for an event, asleep: for loads and measurements, on threads that may wait.
     ///
     /// Errors: the driver's, or the device does not answer; it is given up then.
