@@ -30,6 +30,7 @@ pub(super) enum Completed {
 
 /// A receive buffer with bytes: given back by [`SocketDriver::recycle`].
 pub(super) struct ReceivedBuffer {
+    pub(super) number: u16,
     pub(super) length: usize,
 }
 

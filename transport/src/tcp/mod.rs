@@ -61,10 +61,12 @@
 
 mod driver;
 mod poll_driver;
+mod ring_driver;
 mod sockets;
+mod uring;
 
 pub use driver::SocketWaker;
 pub use sockets::{
-    EVENTS_PER_TURN, ListenerId, SendRefused, SocketCounters, SocketEnd, SocketEvent, SocketId,
+    DriverChoice, EVENTS_PER_TURN, ListenerId, SendRefused, SocketCounters, SocketEnd, SocketEvent, SocketId,
     SocketOptions, Sockets,
 };

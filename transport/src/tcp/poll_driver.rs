@@ -151,7 +151,7 @@ impl PollDriver {
         };
         match rustix::net::recv(&*fd, &mut self.scratch[..], RecvFlags::DONTWAIT) {
             Ok((length @ 1.., _)) => {
-                let buffer = ReceivedBuffer { length };
+                let buffer = ReceivedBuffer { number: 0, length };
                 self.done.push_back(Completed::Received { slot, buffer });
             }
             Err(Errno::AGAIN | Errno::INTR) => {}

@@ -3,6 +3,7 @@
 
 use super::driver::{Completed, ReceivedBuffer, SocketDriver, SocketWaker};
 use super::poll_driver::PollDriver;
+use super::ring_driver::RingDriver;
 use crate::Nanos;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
@@ -21,9 +22,23 @@ const BACKLOG: i32 = 1024;
 /// The time for which a listener stands still after it could not accept, for want of descriptors.
 const ACCEPT_PAUSE: Nanos = Nanos::from_millis(100);
 
-/// The bounds of [`Sockets`].
+/// The driver that [`Sockets`] are to use.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum DriverChoice {
+    /// io_uring where this machine has and permits it, else epoll.
+    #[default]
+    Best,
+    /// io_uring, or an error.
+    Uring,
+    /// epoll.
+    Poll,
+}
+
+/// The bounds of [`Sockets`], and their driver.
 #[derive(Clone, Copy, Debug)]
 pub struct SocketOptions {
+    /// The driver.
+    pub driver: DriverChoice,
     /// The most sockets at a time, those that are being closed included.
     pub sockets: usize,
     /// The bytes that a socket queues while as many again are being sent. A longer frame can't be
@@ -39,6 +54,7 @@ pub struct SocketOptions {
 impl Default for SocketOptions {
     fn default() -> SocketOptions {
         SocketOptions {
+            driver: DriverChoice::Best,
             sockets: 64,
             outgoing_bytes: 64 << 10,
             connect_within: Nanos::from_secs(3),
@@ -219,6 +235,8 @@ enum Happened {
 /// [`Sockets::flush`].
 pub struct Sockets {
     driver: Box<dyn SocketDriver>,
+    /// The driver's name, and why it is no other.
+    chosen: String,
     waker: SocketWaker,
     options: SocketOptions,
     listeners: Vec<ListenerState>,
@@ -242,10 +260,11 @@ impl Sockets {
     ///
     /// # Errors
     ///
-    /// The system's own: too many open files, for example.
+    /// The system's own: too many open files, for example. That there is no io_uring, if no other
+    /// driver may be chosen.
     pub fn new(options: SocketOptions) -> io::Result<Sockets> {
         let waker = SocketWaker::new()?;
-        let driver = PollDriver::new(options.sockets, options.outgoing_bytes, waker.clone())?;
+        let (driver, chosen) = choose_driver(&options, &waker)?;
         let slot = || SocketSlot {
             phase: SocketPhase::Free,
             generation: 0,
@@ -258,7 +277,8 @@ impl Sockets {
             is_ended: false,
         };
         Ok(Sockets {
-            driver: Box::new(driver),
+            driver,
+            chosen,
             waker,
             options,
             listeners: Vec::new(),
@@ -271,6 +291,11 @@ impl Sockets {
             next_deadline: Nanos::MAX,
             counters: SocketCounters::default(),
         })
+    }
+
+    /// Returns the driver's name, and why it is no better one: a sentence for the log.
+    pub fn driver(&self) -> &str {
+        &self.chosen
     }
 
     /// Accepts connections at an address, whose port may be 0: any that is free.
@@ -473,6 +498,11 @@ impl Sockets {
 
     fn release(&mut self, number: u32) {
         let slot = &mut self.slots[number as usize];
+        if slot.is_sending {
+            // Reset, so that nobody takes a part of a message for all that there is, and so that no
+            // peer that does not read holds the memory of what was to be sent.
+            let _ = sockopt::set_socket_linger(self.driver.fd(number as usize), Some(Duration::ZERO));
+        }
         (slot.phase, slot.deadline, slot.filled) = (SocketPhase::Releasing, Nanos::MAX, 0);
         self.driver.release(number as usize);
     }
@@ -646,6 +676,28 @@ impl Sockets {
             Happened::Nothing
         }
     }
+}
+
+/// Makes the driver, and says which it is.
+fn choose_driver(
+    options: &SocketOptions,
+    waker: &SocketWaker,
+) -> io::Result<(Box<dyn SocketDriver>, String)> {
+    let &SocketOptions { driver, sockets, outgoing_bytes, .. } = options;
+    let why = if driver == DriverChoice::Poll {
+        "as was asked for".to_owned()
+    } else {
+        match RingDriver::new(sockets, outgoing_bytes, waker.clone()) {
+            Ok(ring) => {
+                let copies = if ring.is_registered() { "" } else { ", which copies what it sends" };
+                return Ok((Box::new(ring), format!("io_uring{copies}")));
+            }
+            Err(lack) if driver == DriverChoice::Uring => return Err(io::Error::other(lack)),
+            Err(lack) => lack.to_string(),
+        }
+    };
+    let poll = PollDriver::new(sockets, outgoing_bytes, waker.clone())?;
+    Ok((Box::new(poll), format!("epoll: {why}")))
 }
 
 fn stream_socket(address: SocketAddr) -> io::Result<OwnedFd> {
