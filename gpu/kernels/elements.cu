@@ -1,10 +1,22 @@
 // Kernels that compute each element by itself.
 
 extern "C" __global__ void unary(UnaryArguments a) {
+    if (is_float(a.element)) {
+        for (u64 i = first_of_thread() * EACH_TIME; i < a.count; i += all_threads() * EACH_TIME) {
+            if (i + EACH_TIME <= a.count) {
+                Eight x = eight_at(a.element, a.x, i);
+                for (int at = 0; at < EACH_TIME; ++at) x.x[at] = of_float(a.function, x.x[at]);
+                write_eight(a.element, a.y, i, x);
+                continue;
+            }
+            for (u64 at = i; at < a.count; ++at) {
+                write_float(a.element, a.y, at, of_float(a.function, float_at(a.element, a.x, at)));
+            }
+        }
+        return;
+    }
     for (u64 i = first_of_thread(); i < a.count; i += all_threads()) {
-        if (a.element == ELEMENT_F32) {
-            ((float*)a.y)[i] = of_float(a.function, ((const float*)a.x)[i]);
-        } else if (a.element == ELEMENT_I64) {
+        if (a.element == ELEMENT_I64) {
             ((i64*)a.y)[i] = of_whole(a.function.code, ((const i64*)a.x)[i]);
         } else if (a.element == ELEMENT_I32) {
             ((int*)a.y)[i] = (int)of_whole(a.function.code, ((const int*)a.x)[i]);
@@ -22,11 +34,20 @@ __device__ static i64 whole_of_float(float x, bool wide) {
 }
 
 extern "C" __global__ void cast(CastArguments a) {
+    if (is_float(a.from) && is_float(a.to)) {
+        for (u64 i = first_of_thread() * EACH_TIME; i < a.count; i += all_threads() * EACH_TIME) {
+            if (i + EACH_TIME <= a.count) {
+                write_eight(a.to, a.y, i, eight_at(a.from, a.x, i));
+                continue;
+            }
+            for (u64 at = i; at < a.count; ++at) write_float(a.to, a.y, at, float_at(a.from, a.x, at));
+        }
+        return;
+    }
     for (u64 i = first_of_thread(); i < a.count; i += all_threads()) {
-        if (a.from == ELEMENT_F32) {
-            float x = ((const float*)a.x)[i];
-            if (a.to == ELEMENT_F32) ((float*)a.y)[i] = x;
-            else if (a.to == ELEMENT_I64) ((i64*)a.y)[i] = whole_of_float(x, true);
+        if (is_float(a.from)) {
+            float x = float_at(a.from, a.x, i);
+            if (a.to == ELEMENT_I64) ((i64*)a.y)[i] = whole_of_float(x, true);
             else if (a.to == ELEMENT_I32) ((int*)a.y)[i] = (int)whole_of_float(x, false);
             else ((u8*)a.y)[i] = x != 0.0f;
             continue;
@@ -34,7 +55,7 @@ extern "C" __global__ void cast(CastArguments a) {
         i64 x = a.from == ELEMENT_I64   ? ((const i64*)a.x)[i]
                 : a.from == ELEMENT_I32 ? (i64)((const int*)a.x)[i]
                                         : (i64)(((const u8*)a.x)[i] != 0);
-        if (a.to == ELEMENT_F32) ((float*)a.y)[i] = (float)x;
+        if (is_float(a.to)) write_float(a.to, a.y, i, (float)x);
         else if (a.to == ELEMENT_I64) ((i64*)a.y)[i] = x;
         else if (a.to == ELEMENT_I32) ((int*)a.y)[i] = (int)x;
         else ((u8*)a.y)[i] = x != 0;
@@ -107,13 +128,54 @@ __device__ static i64 whole_at(u32 element, u64 of, i64 at) {
     return element == ELEMENT_I64 ? ((const i64*)of)[at] : (i64)((const int*)of)[at];
 }
 
+// Returns the place of the element that element i of the output reads of an input: it repeats, each
+// for some neighbours. A period of 0 stands for any strides.
+__device__ static u64 repeated(u64 i, u64 inner, u64 period, const u64* shape, const i64* strides) {
+    if (period == 0) return (u64)place(i, shape, strides);
+    return remainder_of(inner == 1 ? i : quotient_of(i, inner), period);
+}
+
+// True if eight elements of the output read as many neighbours of an input, or one element.
+__device__ static bool is_by_eight(u64 inner, u64 period) {
+    return inner == 1 && (period == 1 || (period > 0 && period % EACH_TIME == 0));
+}
+
+__device__ static Eight eight_repeated(u32 element, u64 of, u64 i, u64 period) {
+    if (period > 1) return eight_at(element, of, remainder_of(i, period));
+    float one = float_at(element, of, 0);
+    return {{one, one, one, one, one, one, one, one}};
+}
+
+__device__ static void float_pairs(const BinaryArguments& a) {
+    bool by_eight = is_by_eight(a.left_inner, a.left_period) && is_by_eight(a.right_inner, a.right_period);
+    for (u64 i = first_of_thread() * EACH_TIME; i < a.count; i += all_threads() * EACH_TIME) {
+        if (by_eight && i + EACH_TIME <= a.count) {
+            Eight x = eight_repeated(a.element, a.left, i, a.left_period);
+            Eight y = eight_repeated(a.element, a.right, i, a.right_period);
+            for (int at = 0; at < EACH_TIME; ++at) {
+                x.x[at] = activated(a.activation, float_pair(a.function, x.x[at], y.x[at]));
+            }
+            write_eight(a.element, a.y, i, x);
+            continue;
+        }
+        u64 end = i + EACH_TIME < a.count ? i + EACH_TIME : a.count;
+        for (u64 at = i; at < end; ++at) {
+            u64 l = repeated(at, a.left_inner, a.left_period, a.shape, a.left_strides);
+            u64 r = repeated(at, a.right_inner, a.right_period, a.shape, a.right_strides);
+            float x = float_at(a.element, a.left, l), y = float_at(a.element, a.right, r);
+            write_float(a.element, a.y, at, activated(a.activation, float_pair(a.function, x, y)));
+        }
+    }
+}
+
 extern "C" __global__ void binary(BinaryArguments a) {
+    if (is_float(a.element) && !is_comparison(a.function)) return float_pairs(a);
     for (u64 i = first_of_thread(); i < a.count; i += all_threads()) {
-        i64 l = place(i, a.shape, a.left_strides), r = place(i, a.shape, a.right_strides);
-        if (a.element == ELEMENT_F32) {
-            float x = ((const float*)a.left)[l], y = ((const float*)a.right)[r];
-            if (is_comparison(a.function)) ((u8*)a.y)[i] = compared(a.function, x, y);
-            else ((float*)a.y)[i] = of_float(a.activation, float_pair(a.function, x, y));
+        u64 l = repeated(i, a.left_inner, a.left_period, a.shape, a.left_strides);
+        u64 r = repeated(i, a.right_inner, a.right_period, a.shape, a.right_strides);
+        if (is_float(a.element)) {
+            float x = float_at(a.element, a.left, l), y = float_at(a.element, a.right, r);
+            ((u8*)a.y)[i] = compared(a.function, x, y);
         } else if (a.element == ELEMENT_BOOL) {
             ((u8*)a.y)[i] = logic(a.function, ((const u8*)a.left)[l], ((const u8*)a.right)[r]);
         } else {
@@ -142,9 +204,24 @@ extern "C" __global__ void select_elements(SelectArguments a) {
 }
 
 extern "C" __global__ void affine(AffineArguments a) {
-    for (u64 i = first_of_thread(); i < a.count; i += all_threads()) {
-        u64 channel = i / a.inner % a.channels;
-        float scale = ((const float*)a.scale)[channel], shift = ((const float*)a.shift)[channel];
-        ((float*)a.y)[i] = of_float(a.activation, ((const float*)a.x)[i] * scale + shift);
+    bool by_eight = a.inner == 1 && a.channels % EACH_TIME == 0;
+    for (u64 i = first_of_thread() * EACH_TIME; i < a.count; i += all_threads() * EACH_TIME) {
+        if (by_eight) {
+            u64 channel = remainder_of(i, a.channels);
+            Eight x = eight_at(a.element, a.x, i), scale = eight_at(a.element, a.scale, channel);
+            Eight shift = eight_at(a.element, a.shift, channel);
+            for (int at = 0; at < EACH_TIME; ++at) {
+                x.x[at] = activated(a.activation, x.x[at] * scale.x[at] + shift.x[at]);
+            }
+            write_eight(a.element, a.y, i, x);
+            continue;
+        }
+        u64 end = i + EACH_TIME < a.count ? i + EACH_TIME : a.count;
+        for (u64 at = i; at < end; ++at) {
+            u64 channel = remainder_of(quotient_of(at, a.inner), a.channels);
+            float scale = float_at(a.element, a.scale, channel), shift = float_at(a.element, a.shift, channel);
+            write_float(a.element, a.y, at,
+                        activated(a.activation, float_at(a.element, a.x, at) * scale + shift));
+        }
     }
 }

@@ -56,6 +56,17 @@ __device__ static float of_float(FunctionCode f, float x) {
     }
 }
 
+// Computes an activation: the frequent ones without the others' registers.
+__device__ __noinline__ static float of_rare(FunctionCode f, float x) {
+    return of_float(f, x);
+}
+
+__device__ static float activated(const FunctionCode& f, float x) {
+    if (f.code == 0) return x;
+    if (f.code == UNARY_RELU) return x < 0.0f ? 0.0f : x;
+    return of_rare(f, x);
+}
+
 __device__ static i64 of_whole(u32 code, i64 x) {
     switch (code) {
         case UNARY_ABS: return x < 0 ? (i64)(0 - (u64)x) : x;

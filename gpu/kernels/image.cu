@@ -16,30 +16,58 @@ __device__ static Reach reach(i64 start, u32 size, u32 dilation, u32 pad, u32 pa
     return found;
 }
 
+// Where an image's element lies, in elements.
+__device__ static u64 pixel_place(u64 n, u64 c, u64 y, u64 x, u64 channels, u64 h, u64 w, u32 channels_last) {
+    return channels_last ? ((n * h + y) * w + x) * channels + c : ((n * channels + c) * h + y) * w + x;
+}
+
+// The indices of an image's element.
+struct PixelIndex {
+    u64 n, c;
+    u32 y, x;
+};
+
+__device__ static PixelIndex pixel_index(u64 i, u64 channels, u32 h, u32 w, u32 channels_last) {
+    u64 pixels = (u64)h * w, before = quotient_of(i, channels_last ? channels : pixels);
+    u64 rest = i - before * (channels_last ? channels : pixels);
+    u64 n = quotient_of(before, channels_last ? pixels : channels);
+    u64 other = before - n * (channels_last ? pixels : channels);
+    u32 pixel = (u32)(channels_last ? other : rest);
+    return {n, channels_last ? rest : other, pixel / w, pixel % w};
+}
+
 extern "C" __global__ void pool(PoolArguments a) {
-    u64 pixels = (u64)a.out_h * a.out_w, count = a.planes * pixels;
-    for (u64 i = first_of_thread(); i < count; i += all_threads()) {
-        const float* plane = (const float*)a.x + i / pixels * a.h * a.w;
-        u32 pixel = (u32)(i % pixels);
-        i64 start_y = (i64)(pixel / a.out_w) * a.stride_h, start_x = (i64)(pixel % a.out_w) * a.stride_w;
-        float most = -INFINITE, sum = 0.0f;
+    u32 each = a.channels_last && a.channels % EACH_TIME == 0 ? EACH_TIME : 1;
+    u64 count = a.images * a.channels * a.out_h * a.out_w;
+    for (u64 i = first_of_thread() * each; i < count; i += all_threads() * each) {
+        PixelIndex out = pixel_index(i, a.channels, a.out_h, a.out_w, a.channels_last);
+        i64 start_y = (i64)out.y * a.stride_h, start_x = (i64)out.x * a.stride_w;
+        bool is_max = a.function == POOL_MAX;
+        Eight found;
+        for (int at = 0; at < EACH_TIME; ++at) found.x[at] = is_max ? -INFINITE : 0.0f;
         for (u32 tap_y = 0; tap_y < a.size_h; ++tap_y) {
             i64 y = start_y + (i64)tap_y * a.dilation_h - a.pad_top;
             if (y < 0 || y >= a.h) continue;
             for (u32 tap_x = 0; tap_x < a.size_w; ++tap_x) {
                 i64 x = start_x + (i64)tap_x * a.dilation_w - a.pad_left;
                 if (x < 0 || x >= a.w) continue;
-                float value = plane[(u64)y * a.w + (u64)x];
-                most = fmaxf(most, value);
-                sum += value;
+                u64 from = pixel_place(out.n, out.c, y, x, a.channels, a.h, a.w, a.channels_last);
+                Eight value;
+                if (each > 1) value = eight_at(a.element, a.x, from);
+                else value.x[0] = float_at(a.element, a.x, from);
+                for (u32 at = 0; at < each; ++at) {
+                    found.x[at] = is_max ? fmaxf(found.x[at], value.x[at]) : found.x[at] + value.x[at];
+                }
             }
         }
         Reach down = reach(start_y, a.size_h, a.dilation_h, a.pad_top, a.pad_bottom, a.h);
         Reach right = reach(start_x, a.size_w, a.dilation_w, a.pad_left, a.pad_right, a.w);
-        float result = a.function == POOL_MAX    ? most
-                       : a.function == POOL_MEAN ? sum / (float)(down.inside * right.inside)
-                                                 : sum / (float)(down.with_pads * right.with_pads);
-        ((float*)a.y)[i] = result;
+        float divisor = is_max                     ? 1.0f
+                        : a.function == POOL_MEAN ? (float)(down.inside * right.inside)
+                                                  : (float)(down.with_pads * right.with_pads);
+        for (u32 at = 0; at < each; ++at) found.x[at] /= divisor;
+        if (each > 1) write_eight(a.element, a.y, i, found);
+        else write_float(a.element, a.y, i, found.x[0]);
     }
 }
 
@@ -88,22 +116,28 @@ __device__ static float mixed(float below, float above, float weight) {
 }
 
 extern "C" __global__ void resize(ResizeArguments a) {
-    u64 pixels = (u64)a.out_h * a.out_w, count = a.planes * pixels;
+    u64 count = a.images * a.channels * a.out_h * a.out_w;
     for (u64 i = first_of_thread(); i < count; i += all_threads()) {
-        const float* plane = (const float*)a.x + i / pixels * a.h * a.w;
-        u32 out_y = (u32)(i % pixels / a.out_w), out_x = (u32)(i % a.out_w);
-        Between y = between(coordinate(out_y, a.h, a.out_h, a.scale_h, a.coordinates), a.h, a.interpolation);
-        Between x = between(coordinate(out_x, a.w, a.out_w, a.scale_w, a.coordinates), a.w, a.interpolation);
-        const float* below = plane + (u64)y.below * a.w;
-        const float* above = plane + (u64)y.above * a.w;
-        ((float*)a.y)[i] = mixed(mixed(below[x.below], below[x.above], x.weight),
-                                 mixed(above[x.below], above[x.above], x.weight), y.weight);
+        PixelIndex out = pixel_index(i, a.channels, a.out_h, a.out_w, a.channels_last);
+        Between y = between(coordinate(out.y, a.h, a.out_h, a.scale_h, a.coordinates), a.h, a.interpolation);
+        Between x = between(coordinate(out.x, a.w, a.out_w, a.scale_w, a.coordinates), a.w, a.interpolation);
+        u64 rows[2] = {y.below, y.above}, columns[2] = {x.below, x.above};
+        float values[2][2];
+        for (int row = 0; row < 2; ++row) {
+            for (int column = 0; column < 2; ++column) {
+                u64 from = pixel_place(out.n, out.c, rows[row], columns[column], a.channels, a.h, a.w,
+                                       a.channels_last);
+                values[row][column] = float_at(a.element, a.x, from);
+            }
+        }
+        write_float(a.element, a.y, i,
+                    mixed(mixed(values[0][0], values[0][1], x.weight),
+                          mixed(values[1][0], values[1][1], x.weight), y.weight));
     }
 }
 
 extern "C" __global__ void local_response_norm(LocalResponseNormArguments a) {
     u64 count = a.outer * a.channels * a.inner;
-    const float* x = (const float*)a.x;
     for (u64 i = first_of_thread(); i < count; i += all_threads()) {
         u64 channel = i / a.inner % a.channels, first = i - channel * a.inner;
         u64 before = (a.size - 1) / 2, behind = a.size / 2;
@@ -111,9 +145,10 @@ extern "C" __global__ void local_response_norm(LocalResponseNormArguments a) {
         u64 to = channel + behind < a.channels ? channel + behind : a.channels - 1;
         float sum = 0.0f;
         for (u64 near = from; near <= to; ++near) {
-            float value = x[first + near * a.inner];
+            float value = float_at(a.element, a.x, first + near * a.inner);
             sum += value * value;
         }
-        ((float*)a.y)[i] = x[i] / powf(a.bias + a.alpha / (float)a.size * sum, a.beta);
+        float divisor = powf(a.bias + a.alpha / (float)a.size * sum, a.beta);
+        write_float(a.element, a.y, i, float_at(a.element, a.x, i) / divisor);
     }
 }

@@ -27,6 +27,17 @@ __device__ static void add_products(const Tiles& tiles, float (&sums)[EACH][EACH
     }
 }
 
+// Loads a part of a matrix: neighbouring threads read neighbours in memory, along the depth or across.
+__device__ static void load_part(
+    float (&part)[STEP][TILE + 1], const float* matrix, u64 first, u64 extent, u64 k, u64 depth, bool along_depth) {
+    for (u32 at = threadIdx.x; at < TILE * STEP; at += THREADS) {
+        u32 down = along_depth ? at % STEP : at / TILE, right = along_depth ? at / STEP : at % TILE;
+        u64 by_depth = k + down, by_extent = first + right;
+        u64 from = along_depth ? by_extent * depth + by_depth : by_depth * extent + by_extent;
+        part[down][right] = by_depth < depth && by_extent < extent ? matrix[from] : 0.0f;
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) matrix_product(MatrixProductArguments a) {
     __shared__ Tiles tiles;
     u64 row_tiles = (a.rows + TILE - 1) / TILE, column_tiles = (a.columns + TILE - 1) / TILE;
@@ -40,15 +51,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) matrix_product(MatrixProdu
         u64 first_row = row_tile * TILE, first_column = column_tile * TILE;
         float sums[EACH][EACH] = {};
         for (u64 k = 0; k < a.depth; k += STEP) {
-            for (u32 at = threadIdx.x; at < TILE * STEP; at += THREADS) {
-                u64 depth = k + at / TILE, row = first_row + at % TILE, column = first_column + at % TILE;
-                bool in_left = depth < a.depth && row < a.rows;
-                bool in_right = depth < a.depth && column < a.columns;
-                u64 l = a.left_transposed ? depth * a.rows + row : row * a.depth + depth;
-                u64 r = a.right_transposed ? column * a.depth + depth : depth * a.columns + column;
-                tiles.left[at / TILE][at % TILE] = in_left ? left[l] : 0.0f;
-                tiles.right[at / TILE][at % TILE] = in_right ? right[r] : 0.0f;
-            }
+            load_part(tiles.left, left, first_row, a.rows, k, a.depth, !a.left_transposed);
+            load_part(tiles.right, right, first_column, a.columns, k, a.depth, a.right_transposed);
             __syncthreads();
             add_products(tiles, sums);
             __syncthreads();
@@ -60,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) matrix_product(MatrixProdu
                 u64 column = first_column + threadIdx.x % STEP + j * STEP;
                 if (row < a.rows && column < a.columns) {
                     float bias = a.bias ? ((const float*)a.bias)[column] : 0.0f;
-                    y[row * a.columns + column] = of_float(a.activation, a.alpha * sums[i][j] + bias);
+                    y[row * a.columns + column] = activated(a.activation, a.alpha * sums[i][j] + bias);
                 }
             }
         }
@@ -68,16 +72,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) matrix_product(MatrixProdu
 }
 
 // Returns the element of an image that a window's element reads; 0 around the image.
-__device__ static float tap(const ConvolutionArguments& a, u64 plane, u32 out_y, u32 out_x, u32 tap_y, u32 tap_x) {
+__device__ static float tap(
+    const ConvolutionArguments& a, u64 image, u32 channel, u32 out_y, u32 out_x, u32 tap_y, u32 tap_x) {
     i64 y = (i64)out_y * a.stride_h + (i64)tap_y * a.dilation_h - a.pad_top;
     i64 x = (i64)out_x * a.stride_w + (i64)tap_x * a.dilation_w - a.pad_left;
     if (y < 0 || x < 0 || y >= a.h || x >= a.w) return 0.0f;
-    return ((const float*)a.x)[(plane * a.h + (u64)y) * a.w + (u64)x];
+    u64 at = a.channels_last ? ((image * a.h + (u64)y) * a.w + (u64)x) * a.c + channel
+                             : ((image * a.c + channel) * a.h + (u64)y) * a.w + (u64)x;
+    return float_at(a.element, a.x, at);
 }
 
 __device__ static void write_pixel(const ConvolutionArguments& a, u64 at, u32 channel, float sum) {
-    float bias = a.bias ? ((const float*)a.bias)[channel] : 0.0f;
-    ((float*)a.y)[at] = of_float(a.activation, sum + bias);
+    float bias = a.bias ? float_at(a.element, a.bias, channel) : 0.0f;
+    write_float(a.element, a.y, at, activated(a.activation, sum + bias));
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) convolution(ConvolutionArguments a) {
@@ -92,18 +99,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) convolution(ConvolutionArg
         u64 first_channel = channel_tile * TILE, first_pixel = pixel_tile * TILE;
         float sums[EACH][EACH] = {};
         for (u64 k = 0; k < depth; k += STEP) {
+            load_part(tiles.left, weights, first_channel, of_group, k, depth, true);
             for (u32 at = threadIdx.x; at < TILE * STEP; at += THREADS) {
-                u64 element = k + at / TILE, channel = first_channel + at % TILE;
-                u64 pixel = first_pixel + at % TILE;
-                bool in_weights = element < depth && channel < of_group;
+                u64 element = k + at / TILE, pixel = first_pixel + at % TILE;
                 float read = 0.0f;
                 if (element < depth && pixel < all) {
-                    u64 image = pixel / pixels, plane = image * a.c + group * a.depth + element / taps;
-                    u32 of_image = (u32)(pixel % pixels), of_kernel = (u32)(element % taps);
-                    read = tap(a, plane, of_image / a.out_w, of_image % a.out_w,
+                    u64 image = quotient_of(pixel, pixels);
+                    u32 of_image = (u32)(pixel - image * pixels), of_kernel = (u32)element % taps;
+                    u32 channel = group * a.depth + (u32)element / taps;
+                    read = tap(a, image, channel, of_image / a.out_w, of_image % a.out_w,
                                of_kernel / a.kernel_w, of_kernel % a.kernel_w);
                 }
-                tiles.left[at / TILE][at % TILE] = in_weights ? weights[channel * depth + element] : 0.0f;
                 tiles.right[at / TILE][at % TILE] = read;
             }
             __syncthreads();
@@ -124,21 +130,25 @@ extern "C" __global__ void __launch_bounds__(THREADS) convolution(ConvolutionArg
     }
 }
 
-// A convolution whose groups have few channels, as those by depth have: a thread for each result.
-extern "C" __global__ void convolution_of_few_channels(ConvolutionArguments a) {
-    u32 of_group = a.m / a.groups;
+// Any convolution, of any layout and precision: a thread for each result.
+extern "C" __global__ void convolution_directly(ConvolutionArguments a) {
+    u32 of_group = a.m / a.groups, taps = a.kernel_h * a.kernel_w;
     u64 pixels = (u64)a.out_h * a.out_w, count = pixels * a.n * a.m;
     for (u64 i = first_of_thread(); i < count; i += all_threads()) {
-        u32 pixel = (u32)(i % pixels), channel = (u32)(i / pixels % a.m), group = channel / of_group;
-        u64 image = i / pixels / a.m;
-        const float* weights = (const float*)a.weights + (u64)channel * a.depth * a.kernel_h * a.kernel_w;
+        u64 before = quotient_of(i, a.channels_last ? a.m : pixels);
+        u64 behind = i - before * (a.channels_last ? a.m : pixels);
+        u64 image = quotient_of(before, a.channels_last ? pixels : a.m);
+        u64 rest = before - image * (a.channels_last ? pixels : a.m);
+        u32 pixel = (u32)(a.channels_last ? rest : behind), channel = (u32)(a.channels_last ? behind : rest);
+        u32 group = channel / of_group;
+        u64 weights = (u64)channel * a.depth * taps;
         float sum = 0.0f;
         for (u32 c = 0; c < a.depth; ++c) {
-            u64 plane = image * a.c + (u64)group * a.depth + c;
-            for (u32 y = 0; y < a.kernel_h; ++y) {
-                for (u32 x = 0; x < a.kernel_w; ++x) {
-                    sum += *weights++ * tap(a, plane, pixel / a.out_w, pixel % a.out_w, y, x);
-                }
+            for (u32 at = 0; at < taps; ++at) {
+                u64 of = weights + (a.channels_last ? (u64)at * a.depth + c : (u64)c * taps + at);
+                float read = tap(a, image, group * a.depth + c, pixel / a.out_w, pixel % a.out_w,
+                                 at / a.kernel_w, at % a.kernel_w);
+                sum += float_at(a.element, a.weights, of) * read;
             }
         }
         write_pixel(a, i, channel, sum);

@@ -2,7 +2,7 @@
 
 // The bytes that one thread copies: tensors lie at multiples of their elements.
 __device__ static u64 unit(u64 bytes) {
-    return bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : 1;
+    return bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : bytes % 2 == 0 ? 2 : 1;
 }
 
 extern "C" __global__ void concat_part(ConcatPartArguments a) {
@@ -60,6 +60,8 @@ extern "C" __global__ void pad(PadArguments a) {
             copy_element(a.x, at, a.y, i, a.bytes);
         } else if (a.bytes == 1) {
             ((u8*)a.y)[i] = (u8)a.value;
+        } else if (a.bytes == 2) {
+            ((u16*)a.y)[i] = (u16)a.value;
         } else if (a.bytes == 4) {
             ((u32*)a.y)[i] = (u32)a.value;
         } else {

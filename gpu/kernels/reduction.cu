@@ -1,71 +1,96 @@
-// Kernels that compute one number of many: a block for each, in double precision as in the
-// reference.
+// Kernels that compute one number of many, in single precision whatever the elements are: a warp or a
+// block for each.
 
 enum Combine { BY_SUM, BY_MAX, BY_MIN, BY_PRODUCT };
 
-__device__ static double combined(Combine by, double x, double y) {
+__device__ static float greater(float x, float y) { return fmaxf(x, y); }
+__device__ static double greater(double x, double y) { return fmax(x, y); }
+__device__ static float lesser(float x, float y) { return fminf(x, y); }
+__device__ static double lesser(double x, double y) { return fmin(x, y); }
+
+template <typename N>
+__device__ static N combined(Combine by, N x, N y) {
     switch (by) {
         case BY_SUM: return x + y;
-        case BY_MAX: return fmax(x, y);
-        case BY_MIN: return fmin(x, y);
+        case BY_MAX: return greater(x, y);
+        case BY_MIN: return lesser(x, y);
         default: return x * y;
     }
 }
 
-// Combines the numbers of all threads of a block; each gets the result.
-__device__ static double of_block(Combine by, double value) {
-    __shared__ double values[THREADS];
-    __syncthreads();
-    values[threadIdx.x] = value;
-    __syncthreads();
-    for (u32 half = THREADS / 2; half > 0; half /= 2) {
-        if (threadIdx.x < half) {
-            values[threadIdx.x] = combined(by, values[threadIdx.x], values[threadIdx.x + half]);
-        }
-        __syncthreads();
-    }
-    return values[0];
+// Combines the numbers of a warp's lanes; each gets the result.
+template <typename N>
+__device__ static N of_warp(Combine by, N value) {
+    for (u32 bits = LANES / 2; bits > 0; bits /= 2) value = combined(by, value, of_lane(value, bits));
+    return value;
 }
 
-__device__ static double element_at(u32 element, u64 of, i64 at) {
-    return element == ELEMENT_F32 ? (double)((const float*)of)[at] : (double)whole_at(element, of, at);
+// Combines the numbers of all threads of a block; each gets the result.
+template <typename N>
+__device__ static N of_block(Combine by, N value) {
+    __shared__ N values[THREADS / LANES];
+    value = of_warp(by, value);
+    __syncthreads();
+    if (threadIdx.x % LANES == 0) values[threadIdx.x / LANES] = value;
+    __syncthreads();
+    value = values[threadIdx.x % (THREADS / LANES)];
+    for (u32 bits = THREADS / LANES / 2; bits > 0; bits /= 2) {
+        value = combined(by, value, of_lane(value, bits));
+    }
+    return value;
 }
+
+// Returns an element: floats in single precision, whole numbers in double precision.
+template <typename N>
+__device__ static N element_at(u32 element, u64 of, i64 at) {
+    return is_float(element) ? (N)float_at(element, of, (u64)at) : (N)whole_at(element, of, at);
+}
+
+__device__ static float exponential(float x) { return expf(x); }
+__device__ static double exponential(double x) { return exp(x); }
+__device__ static float logarithm_of(float x) { return logf(x); }
+__device__ static double logarithm_of(double x) { return log(x); }
+__device__ static float root_of(float x) { return sqrtf(x); }
+__device__ static double root_of(double x) { return sqrt(x); }
 
 // What each element of a reduction adds to it.
-__device__ static double term(u32 function, double x, double most) {
+template <typename N>
+__device__ static N term(u32 function, N x, N most) {
     switch (function) {
-        case REDUCE_L1: return fabs(x);
+        case REDUCE_L1: return x < 0 ? -x : x;
         case REDUCE_L2:
         case REDUCE_SUM_SQUARE: return x * x;
-        case REDUCE_LOG_SUM_EXP: return exp(x - most);
+        case REDUCE_LOG_SUM_EXP: return exponential(x - most);
         default: return x;
     }
 }
 
-__device__ static double reduced(const ReduceArguments& a, i64 start) {
+template <typename N>
+__device__ static N reduced(const ReduceArguments& a, i64 start) {
     Combine by = a.function == REDUCE_MAX    ? BY_MAX
                  : a.function == REDUCE_MIN  ? BY_MIN
                  : a.function == REDUCE_PROD ? BY_PRODUCT
                                              : BY_SUM;
-    double none = by == BY_MAX ? -INFINITE : by == BY_MIN ? INFINITE : by == BY_PRODUCT ? 1.0 : 0.0;
-    double most = -INFINITE;
+    N infinite = (N)INFINITE, none = by == BY_MAX ? -infinite : by == BY_MIN ? infinite : by == BY_PRODUCT ? 1 : 0;
+    N most = -infinite;
     if (a.function == REDUCE_LOG_SUM_EXP) {
         for (u64 at = threadIdx.x; at < a.reduced; at += THREADS) {
-            most = fmax(most, element_at(a.element, a.x, start + place(at, a.gone_shape, a.gone_strides)));
+            i64 from = start + place(at, a.gone_shape, a.gone_strides);
+            most = greater(most, element_at<N>(a.element, a.x, from));
         }
         most = of_block(BY_MAX, most);
     }
-    double value = none;
+    N value = none;
     for (u64 at = threadIdx.x; at < a.reduced; at += THREADS) {
-        double x = element_at(a.element, a.x, start + place(at, a.gone_shape, a.gone_strides));
+        N x = element_at<N>(a.element, a.x, start + place(at, a.gone_shape, a.gone_strides));
         value = combined(by, value, term(a.function, x, most));
     }
     value = of_block(by, value);
     switch (a.function) {
-        case REDUCE_MEAN: return value / (double)a.reduced;
-        case REDUCE_L2: return sqrt(value);
-        case REDUCE_LOG_SUM: return log(value);
-        case REDUCE_LOG_SUM_EXP: return most + log(value);
+        case REDUCE_MEAN: return value / (N)a.reduced;
+        case REDUCE_L2: return root_of(value);
+        case REDUCE_LOG_SUM: return logarithm_of(value);
+        case REDUCE_LOG_SUM_EXP: return most + logarithm_of(value);
         default: return value;
     }
 }
@@ -94,14 +119,14 @@ __device__ static bool is_of_floats(u32 function) {
 extern "C" __global__ void __launch_bounds__(THREADS) reduce(ReduceArguments a) {
     for (u64 i = blockIdx.x; i < a.count; i += gridDim.x) {
         i64 start = place(i, a.kept_shape, a.kept_strides);
-        if (a.element == ELEMENT_F32) {
-            float value = (float)reduced(a, start);
-            if (threadIdx.x == 0) ((float*)a.y)[i] = value;
+        if (is_float(a.element)) {
+            float value = reduced<float>(a, start);
+            if (threadIdx.x == 0) write_float(a.element, a.y, i, value);
             continue;
         }
         i64 value = 0;
         if (is_of_floats(a.function)) {
-            value = (i64)reduced(a, start);
+            value = (i64)reduced<double>(a, start);
         } else if (threadIdx.x == 0) {
             value = reduced_whole(a, start);
         }
@@ -112,38 +137,124 @@ extern "C" __global__ void __launch_bounds__(THREADS) reduce(ReduceArguments a) 
     }
 }
 
+// The most elements of a row that a warp keeps in its registers: 32 a lane.
+#define WARP_ROW 1024
+#define A_LANE 32
+
+// Returns the next row of a warp, or of a block where rows are too long for a warp.
+__device__ static u64 first_row(bool by_warp) {
+    return by_warp ? (u64)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES : blockIdx.x;
+}
+
+__device__ static u64 all_rows(bool by_warp) {
+    return by_warp ? (u64)gridDim.x * (THREADS / LANES) : gridDim.x;
+}
+
+// A row that a warp reads once and keeps.
+struct WarpRow {
+    float x[A_LANE];
+};
+
+__device__ static WarpRow warp_row(u32 element, u64 of, u64 first, u64 size, float none) {
+    WarpRow row;
+#pragma unroll
+    for (u32 i = 0; i < A_LANE; ++i) {
+        u32 at = i * LANES + threadIdx.x % LANES;
+        row.x[i] = at < size ? float_at(element, of, first + at) : none;
+    }
+    return row;
+}
+
+__device__ static void softmax_of_warp(const SoftmaxArguments& a, u64 first) {
+    WarpRow row = warp_row(a.element, a.x, first, a.size, -INFINITE);
+    float most = -INFINITE, sum = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < A_LANE; ++i) most = fmaxf(most, row.x[i]);
+    most = of_warp(BY_MAX, most);
+#pragma unroll
+    for (u32 i = 0; i < A_LANE; ++i) {
+        bool is_there = i * LANES + threadIdx.x % LANES < a.size;
+        row.x[i] -= most;
+        sum += is_there ? expf(row.x[i]) : 0.0f;
+    }
+    sum = of_warp(BY_SUM, sum);
+    float logarithm = logf(sum);
+#pragma unroll
+    for (u32 i = 0; i < A_LANE; ++i) {
+        u32 at = i * LANES + threadIdx.x % LANES;
+        float y = a.logarithm ? row.x[i] - logarithm : expf(row.x[i]) / sum;
+        if (at < a.size) write_float(a.element, a.y, first + at, y);
+    }
+}
+
+__device__ static void softmax_of_block(const SoftmaxArguments& a, u64 first) {
+    float most = -INFINITE, sum = 0.0f;
+    for (u64 at = threadIdx.x; at < a.size; at += THREADS) {
+        most = fmaxf(most, float_at(a.element, a.x, first + at * a.inner));
+    }
+    most = of_block(BY_MAX, most);
+    for (u64 at = threadIdx.x; at < a.size; at += THREADS) {
+        sum += expf(float_at(a.element, a.x, first + at * a.inner) - most);
+    }
+    sum = of_block(BY_SUM, sum);
+    for (u64 at = threadIdx.x; at < a.size; at += THREADS) {
+        float over = float_at(a.element, a.x, first + at * a.inner) - most;
+        write_float(a.element, a.y, first + at * a.inner, a.logarithm ? over - logf(sum) : expf(over) / sum);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) softmax(SoftmaxArguments a) {
-    for (u64 i = blockIdx.x; i < a.outer * a.inner; i += gridDim.x) {
-        u64 first = i / a.inner * a.size * a.inner + i % a.inner;
-        const float* x = (const float*)a.x + first;
-        float* y = (float*)a.y + first;
-        double most = -INFINITE, sum = 0.0;
-        for (u64 at = threadIdx.x; at < a.size; at += THREADS) most = fmax(most, (double)x[at * a.inner]);
-        most = of_block(BY_MAX, most);
-        for (u64 at = threadIdx.x; at < a.size; at += THREADS) sum += exp((double)x[at * a.inner] - most);
-        sum = of_block(BY_SUM, sum);
-        for (u64 at = threadIdx.x; at < a.size; at += THREADS) {
-            double over = (double)x[at * a.inner] - most;
-            y[at * a.inner] = (float)(a.logarithm ? over - log(sum) : exp(over) / sum);
-        }
+    bool by_warp = a.inner == 1 && a.size <= WARP_ROW;
+    for (u64 i = first_row(by_warp); i < a.outer * a.inner; i += all_rows(by_warp)) {
+        u64 before = quotient_of(i, a.inner), first = before * a.size * a.inner + (i - before * a.inner);
+        if (by_warp) softmax_of_warp(a, first);
+        else softmax_of_block(a, first);
+    }
+}
+
+__device__ static void write_normal(const LayerNormArguments& a, u64 first, u64 at, float normal) {
+    float bias = a.bias ? float_at(a.element, a.bias, at) : 0.0f;
+    float y = normal * float_at(a.element, a.scale, at) + bias;
+    write_float(a.element, a.y, first + at, activated(a.activation, y));
+}
+
+__device__ static void layer_norm_of_warp(const LayerNormArguments& a, u64 first) {
+    WarpRow row = warp_row(a.element, a.x, first, a.size, 0.0f);
+    float sum = 0.0f, squares = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < A_LANE; ++i) sum += row.x[i];
+    float mean = of_warp(BY_SUM, sum) / (float)a.size;
+#pragma unroll
+    for (u32 i = 0; i < A_LANE; ++i) {
+        row.x[i] -= mean;
+        squares += i * LANES + threadIdx.x % LANES < a.size ? row.x[i] * row.x[i] : 0.0f;
+    }
+    float factor = 1.0f / sqrtf(of_warp(BY_SUM, squares) / (float)a.size + a.epsilon);
+#pragma unroll
+    for (u32 i = 0; i < A_LANE; ++i) {
+        u32 at = i * LANES + threadIdx.x % LANES;
+        if (at < a.size) write_normal(a, first, at, row.x[i] * factor);
+    }
+}
+
+__device__ static void layer_norm_of_block(const LayerNormArguments& a, u64 first) {
+    float sum = 0.0f, squares = 0.0f;
+    for (u64 at = threadIdx.x; at < a.size; at += THREADS) sum += float_at(a.element, a.x, first + at);
+    float mean = of_block(BY_SUM, sum) / (float)a.size;
+    for (u64 at = threadIdx.x; at < a.size; at += THREADS) {
+        float apart = float_at(a.element, a.x, first + at) - mean;
+        squares += apart * apart;
+    }
+    float factor = 1.0f / sqrtf(of_block(BY_SUM, squares) / (float)a.size + a.epsilon);
+    for (u64 at = threadIdx.x; at < a.size; at += THREADS) {
+        write_normal(a, first, at, (float_at(a.element, a.x, first + at) - mean) * factor);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) layer_norm(LayerNormArguments a) {
-    for (u64 row = blockIdx.x; row < a.rows; row += gridDim.x) {
-        const float* x = (const float*)a.x + row * a.size;
-        float* y = (float*)a.y + row * a.size;
-        double sum = 0.0, squares = 0.0;
-        for (u64 at = threadIdx.x; at < a.size; at += THREADS) sum += (double)x[at];
-        double mean = of_block(BY_SUM, sum) / (double)a.size;
-        for (u64 at = threadIdx.x; at < a.size; at += THREADS) {
-            double apart = (double)x[at] - mean;
-            squares += apart * apart;
-        }
-        double factor = 1.0 / sqrt(of_block(BY_SUM, squares) / (double)a.size + (double)a.epsilon);
-        for (u64 at = threadIdx.x; at < a.size; at += THREADS) {
-            float bias = a.bias ? ((const float*)a.bias)[at] : 0.0f;
-            y[at] = (float)(((double)x[at] - mean) * factor) * ((const float*)a.scale)[at] + bias;
-        }
+    bool by_warp = a.size <= WARP_ROW;
+    for (u64 row = first_row(by_warp); row < a.rows; row += all_rows(by_warp)) {
+        if (by_warp) layer_norm_of_warp(a, row * a.size);
+        else layer_norm_of_block(a, row * a.size);
     }
 }

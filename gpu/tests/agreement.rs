@@ -15,7 +15,7 @@ use model_rows::run_rows;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use symphony_gpu::import::{DimensionSizes, SizedFile};
-use symphony_gpu::plan::{self, PlanModel};
+use symphony_gpu::plan::{self, CompileOptions, PlanModel, PlanPrecision};
 use symphony_gpu::{
     CpuModel, DataType, HostModel, LoadError, OnnxRuntimeModel, OnnxRuntimeOptions, TensorSpec,
 };
@@ -25,7 +25,9 @@ const ROWS: usize = 3;
 
 /// The largest difference of an output, as a part of its largest element. ONNX Runtime sums a batch
 /// in another order than a row alone; rten and the interpreter of plans have kernels of their own.
-const TOLERANCE: [(&str, f32); 3] = [("cpu", 1e-3), ("onnxruntime", 1e-4), ("plan", 1e-4)];
+/// A half has 11 binary digits, of BF16 8, and each launch rounds.
+const TOLERANCE: [(&str, f32); 5] =
+    [("cpu", 1e-3), ("onnxruntime", 1e-4), ("plan", 1e-4), ("plan fp16", 1e-2), ("plan bf16", 8e-2)];
 
 /// The light networks that take the least computing, one of which rten can't run.
 const QUICK: [&str; 3] = ["light_bvlc_alexnet", "light_shufflenet", "light_squeezenet"];
@@ -40,9 +42,11 @@ fn exported_models() -> PathBuf {
 fn load<'a>(executor: &str, file: impl Into<SizedFile<'a>>) -> Result<Box<dyn HostModel>, LoadError> {
     match executor {
         "cpu" => return Ok(Box::new(CpuModel::load(file, ROWS)?)),
-        "plan" => {
+        "plan" | "plan fp16" | "plan bf16" => {
+            let precision = executor.strip_prefix("plan ").and_then(PlanPrecision::of_name);
+            let options = CompileOptions { max_batch: ROWS, precision: precision.unwrap_or_default() };
             // Not by `PlanModel::load`: what follows compares rows in a batch with each alone.
-            let compiled = plan::compile(file, ROWS)?;
+            let compiled = plan::compile(file, options)?;
             return Ok(Box::new(PlanModel::new(compiled.plan).unwrap()));
         }
         _ => {}

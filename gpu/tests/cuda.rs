@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use symphony_fake_driver::{FakeDriver, Fault, driver_error, ecc_error};
 use symphony_gpu::cuda::{CudaDevice, CudaDevices, DeviceTimes};
 use symphony_gpu::plan::{
-    AlignedBytes, BatchPlan, BinaryFunction, Interpolation, Launch, Operand, Operation, PadFill, Plan,
+    AlignedBytes, BatchPlan, BinaryFunction, CompileOptions, ImageLayout, Interpolation, Launch, Operand, Operation, PadFill, Plan,
     PlanElement, PlanModel, PlanPort, PlanPrecision, PlanRegion, PlanType, PoolFunction, ReduceFunction,
     ResizeCoordinates, UnaryFunction, WindowSpec,
 };

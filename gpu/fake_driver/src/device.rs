@@ -321,7 +321,7 @@ impl Device for FakeDevice {
         self.call("kernel", |state| {
             let source =
                 state.modules.get(&module.0).ok_or_else(|| refused("kernel", "there is no such module"))?;
-            if !KERNELS.contains(&name) || !source.contains(&format!(" {name}(")) {
+            if !KERNELS.contains(&name) || !source.contains(name) {
                 return Err(driver_error("kernel", 500, "CUDA_ERROR_NOT_FOUND", name));
             }
             let number = state.number();

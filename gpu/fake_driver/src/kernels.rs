@@ -3,6 +3,7 @@
 
 use crate::memory::Memory;
 use bytemuck::{Pod, pod_read_unaligned};
+use half::f16;
 use symphony_gpu::cuda::arguments::{
     AffineArguments, BinaryArguments, CastArguments, ConcatPartArguments, ConvolutionArguments,
     DIVIDED_BY_ZERO, GatherArguments, INDEX_OUT_OF_RANGE, LayerNormArguments, LocalResponseNormArguments,
@@ -11,7 +12,7 @@ use symphony_gpu::cuda::arguments::{
 };
 use symphony_gpu::cuda::codes::Coded;
 use symphony_gpu::plan::{
-    AlignedBytes, Operation, PadFill, PlanElement, PlanType, UnaryFunction, WindowSpec, compute,
+    AlignedBytes, ImageLayout, Operation, PadFill, PlanElement, PlanType, UnaryFunction, WindowSpec, compute,
 };
 
 /// An operation with the addresses and the types of its tensors.
@@ -66,7 +67,9 @@ fn find(kernel: &str, arguments: &[u8]) -> Result<Found, String> {
         "binary" => binary(&read(arguments)?),
         "select_elements" => select(&read(arguments)?),
         "affine" => affine(&read(arguments)?),
-        "convolution" | "convolution_of_few_channels" => convolution(&read(arguments)?),
+        "convolution" | "convolution_directly" | "convolution_by_depth" => convolution(&read(arguments)?),
+        name if name.starts_with("convolution_") => convolution(&read(arguments)?),
+        name if name.starts_with("matrix_product_") => matrix_product(&read(arguments)?),
         "matrix_product" => matrix_product(&read(arguments)?),
         "pool" => pool(&read(arguments)?),
         "reduce" => reduce(&read(arguments)?),
@@ -86,8 +89,36 @@ fn of<const N: usize>(element: PlanElement, sizes: [u64; N]) -> PlanType {
     PlanType { element, shape: sizes.map(|size| size as usize).to_vec() }
 }
 
-fn f32_of<const N: usize>(sizes: [u64; N]) -> PlanType {
-    of(PlanElement::F32, sizes)
+/// Makes an image's type of its sizes N, C, H and W.
+fn image_of(element: PlanElement, channels_last: u32, sizes: [u64; 4]) -> PlanType {
+    PlanType { element, shape: layout(channels_last).shape(sizes.map(|size| size as usize)).to_vec() }
+}
+
+fn layout(channels_last: u32) -> ImageLayout {
+    if channels_last == 0 { ImageLayout::ChannelsFirst } else { ImageLayout::ChannelsLast }
+}
+
+/// Checks that the short form of an input's strides says what they say.
+fn check_repetition(
+    [inner, period]: [u64; 2],
+    count: u64,
+    shape: [u64; MAX_RANK],
+    strides: [i64; MAX_RANK],
+) -> Result<(), String> {
+    if period == 0 {
+        return Ok(());
+    }
+    for at in 0..count {
+        let (mut rest, mut place) = (at, 0);
+        for axis in (0..MAX_RANK).rev() {
+            place += (rest % shape[axis]) as i64 * strides[axis];
+            rest /= shape[axis];
+        }
+        if place != (at / inner % period) as i64 {
+            return Err(format!("element {at} reads {place}, not {inner} times {period}"));
+        }
+    }
+    Ok(())
 }
 
 fn coded<T: Coded>(code: u32) -> Result<T, String> {
@@ -98,6 +129,7 @@ fn coded<T: Coded>(code: u32) -> Result<T, String> {
 fn sized(bytes: u64) -> Result<PlanElement, String> {
     match bytes {
         1 => Ok(PlanElement::Bool),
+        2 => Ok(PlanElement::F16),
         4 => Ok(PlanElement::F32),
         8 => Ok(PlanElement::I64),
         other => Err(format!("no element has {other} bytes")),
@@ -145,6 +177,8 @@ fn cast(a: &CastArguments) -> Result<Found, String> {
 fn binary(a: &BinaryArguments) -> Result<Found, String> {
     let element = coded(a.element)?;
     let tensor = |strides| Ok::<_, String>(of(element, unstretched(a.shape, strides)?));
+    check_repetition([a.left_inner, a.left_period], a.count, a.shape, a.left_strides)?;
+    check_repetition([a.right_inner, a.right_period], a.count, a.shape, a.right_strides)?;
     let inputs = vec![(a.left, tensor(a.left_strides)?), (a.right, tensor(a.right_strides)?)];
     let found = Found::new(Operation::Binary(coded(a.function)?), inputs, a.y);
     let (activation, status) = (a.activation.function(), Some((a.status, DIVIDED_BY_ZERO)));
@@ -163,9 +197,10 @@ fn select(a: &SelectArguments) -> Result<Found, String> {
 
 fn affine(a: &AffineArguments) -> Result<Found, String> {
     let outer = a.count / (a.channels * a.inner).max(1);
-    let channels = || f32_of([a.channels]);
+    let element = coded(a.element)?;
+    let channels = || of(element, [a.channels]);
     let inputs =
-        vec![(a.x, f32_of([outer, a.channels, a.inner])), (a.scale, channels()), (a.shift, channels())];
+        vec![(a.x, of(element, [outer, a.channels, a.inner])), (a.scale, channels()), (a.shift, channels())];
     let found = Found::new(Operation::Affine { axis: 1 }, inputs, a.y);
     Ok(Found { activation: a.activation.function(), ..found })
 }
@@ -187,33 +222,39 @@ fn convolution(a: &ConvolutionArguments) -> Result<Found, String> {
         ],
         round_up: false,
     };
-    let image = f32_of([a.n, a.c, a.h, a.w].map(u64::from));
-    let weights = f32_of([a.m, a.depth, a.kernel_h, a.kernel_w].map(u64::from));
-    let operation = Operation::Convolution { window, groups: a.groups as usize };
+    let element = coded(a.element)?;
+    let image = image_of(element, a.channels_last, [a.n, a.c, a.h, a.w].map(u64::from));
+    let weights =
+        image_of(element, a.channels_last, [a.m, a.depth, a.kernel_h, a.kernel_w].map(u64::from));
+    let (layout, groups) = (layout(a.channels_last), a.groups as usize);
+    let operation = Operation::Convolution { layout, window, groups };
     let found = Found::new(operation, vec![(a.x, image), (a.weights, weights)], a.y);
-    let found = found.and_perhaps(a.bias, f32_of([a.m.into()]));
+    let found = found.and_perhaps(a.bias, of(element, [a.m.into()]));
     Ok(Found { activation: a.activation.function(), ..found })
 }
 
 fn matrix_product(a: &MatrixProductArguments) -> Result<Found, String> {
+    let element = coded(a.element)?;
     let matrices = |strides, [rows, columns]: [u64; 2], transposed: u32| {
         let size = if transposed == 0 { [rows, columns] } else { [columns, rows] };
         let sizes = unstretched(a.shape, strides)?;
         let shape = sizes.iter().chain(&size).map(|&size| size as usize).collect();
-        Ok::<_, String>(PlanType { element: PlanElement::F32, shape })
+        Ok::<_, String>(PlanType { element, shape })
     };
     let left = matrices(a.left_strides, [a.rows, a.depth], a.left_transposed)?;
     let right = matrices(a.right_strides, [a.depth, a.columns], a.right_transposed)?;
     let transposed = [a.left_transposed != 0, a.right_transposed != 0];
     let operation = Operation::MatrixProduct { transposed, alpha: a.alpha };
     let found = Found::new(operation, vec![(a.left, left), (a.right, right)], a.y);
-    let found = found.and_perhaps(a.bias, f32_of([a.columns]));
+    let found = found.and_perhaps(a.bias, of(element, [a.columns]));
     Ok(Found { activation: a.activation.function(), ..found })
 }
 
 fn pool(a: &PoolArguments) -> Result<Found, String> {
-    let image = f32_of([a.planes, 1, a.h.into(), a.w.into()]);
-    let expected = [a.out_h as usize, a.out_w as usize];
+    let layout = layout(a.channels_last);
+    let sizes = |h: u32, w: u32| [a.images, a.channels, h.into(), w.into()];
+    let image = image_of(coded(a.element)?, a.channels_last, sizes(a.h, a.w));
+    let expected = image_of(image.element, a.channels_last, sizes(a.out_h, a.out_w));
     for round_up in [false, true] {
         let window = WindowSpec {
             strides: [a.stride_h as usize, a.stride_w as usize],
@@ -222,12 +263,12 @@ fn pool(a: &PoolArguments) -> Result<Found, String> {
             round_up,
         };
         let size = [a.size_h as usize, a.size_w as usize];
-        let operation = Operation::Pool { function: coded(a.function)?, size, window };
-        if operation.result(&[&image])?.shape[2..] == expected {
+        let operation = Operation::Pool { layout, function: coded(a.function)?, size, window };
+        if operation.result(&[&image])? == expected {
             return Ok(Found::new(operation, vec![(a.x, image)], a.y));
         }
     }
-    Err(format!("no window over {image} gives {expected:?}"))
+    Err(format!("no window over {image} gives {expected}"))
 }
 
 fn reduce(a: &ReduceArguments) -> Result<Found, String> {
@@ -252,19 +293,22 @@ fn reduce(a: &ReduceArguments) -> Result<Found, String> {
 
 fn softmax(a: &SoftmaxArguments) -> Result<Found, String> {
     let operation = Operation::Softmax { axis: 1, logarithm: a.logarithm != 0 };
-    Ok(Found::new(operation, vec![(a.x, f32_of([a.outer, a.size, a.inner]))], a.y))
+    Ok(Found::new(operation, vec![(a.x, of(coded(a.element)?, [a.outer, a.size, a.inner]))], a.y))
 }
 
 fn layer_norm(a: &LayerNormArguments) -> Result<Found, String> {
     let operation = Operation::LayerNorm { axis: 1, epsilon: a.epsilon };
-    let inputs = vec![(a.x, f32_of([a.rows, a.size])), (a.scale, f32_of([a.size]))];
-    Ok(Found::new(operation, inputs, a.y).and_perhaps(a.bias, f32_of([a.size])))
+    let element = coded(a.element)?;
+    let inputs = vec![(a.x, of(element, [a.rows, a.size])), (a.scale, of(element, [a.size]))];
+    let found = Found::new(operation, inputs, a.y).and_perhaps(a.bias, of(element, [a.size]));
+    Ok(Found { activation: a.activation.function(), ..found })
 }
 
 fn local_response_norm(a: &LocalResponseNormArguments) -> Result<Found, String> {
     let &LocalResponseNormArguments { alpha, beta, bias, .. } = a;
-    let operation = Operation::LocalResponseNorm { size: a.size as usize, alpha, beta, bias };
-    Ok(Found::new(operation, vec![(a.x, f32_of([a.outer, a.channels, a.inner, 1]))], a.y))
+    let operation = Operation::LocalResponseNorm { axis: 1, size: a.size as usize, alpha, beta, bias };
+    let image = of(coded(a.element)?, [a.outer, a.channels, a.inner, 1]);
+    Ok(Found::new(operation, vec![(a.x, image)], a.y))
 }
 
 fn concat_part(a: &ConcatPartArguments, memory: &mut Memory) -> Result<(), String> {
@@ -300,6 +344,9 @@ fn pad(a: &PadArguments) -> Result<Found, String> {
     let fill = match (coded(a.fill)?, element) {
         // Bits of a float, whatever they are the bits of.
         (PadFill::Constant(_), PlanElement::F32) => PadFill::Constant(f32::from_bits(a.value as u32)),
+        (PadFill::Constant(_), PlanElement::F16) => {
+            PadFill::Constant(f16::from_bits(a.value as u16).to_f32())
+        }
         (PadFill::Constant(_), _) => PadFill::Constant(a.value.cast_signed() as f32),
         (other, _) => other,
     };
@@ -310,11 +357,14 @@ fn pad(a: &PadArguments) -> Result<Found, String> {
 }
 
 fn resize(a: &ResizeArguments) -> Result<Found, String> {
+    let image = [a.images, a.channels, a.h.into(), a.w.into()];
+    let image = image_of(coded(a.element)?, a.channels_last, image);
     let operation = Operation::Resize {
+        layout: layout(a.channels_last),
         size: [a.out_h as usize, a.out_w as usize],
         scales: [a.scale_h, a.scale_w],
         interpolation: coded(a.interpolation)?,
         coordinates: coded(a.coordinates)?,
     };
-    Ok(Found::new(operation, vec![(a.x, f32_of([a.planes, 1, a.h.into(), a.w.into()]))], a.y))
+    Ok(Found::new(operation, vec![(a.x, image)], a.y))
 }

@@ -138,6 +138,15 @@ device_struct! {
         left_strides: [i64; MAX_RANK],
         /// The distances of neighbours in the right input.
         right_strides: [i64; MAX_RANK],
+        /// How many neighbours of the output read the same element of the left input.
+        left_inner: u64,
+        /// After how many elements the left input is read from its start again; 0 where only the
+        /// strides say what is read.
+        left_period: u64,
+        /// As `left_inner`.
+        right_inner: u64,
+        /// As `left_period`.
+        right_period: u64,
         /// What follows.
         activation: FunctionCode,
         /// The number of the function.
@@ -192,6 +201,10 @@ device_struct! {
         inner: u64,
         /// What follows.
         activation: FunctionCode,
+        /// The number of the elements' type.
+        element: u32,
+        /// Nothing.
+        unused: u32,
     }
 }
 
@@ -240,10 +253,14 @@ device_struct! {
         pad_top: u32,
         /// The columns of zeros on the left.
         pad_left: u32,
-        /// Nothing.
-        unused: u32,
+        /// Whether the channels come last.
+        channels_last: u32,
         /// What follows.
         activation: FunctionCode,
+        /// The number of the elements' type.
+        element: u32,
+        /// Nothing.
+        unused: u32,
     }
 }
 
@@ -280,8 +297,8 @@ device_struct! {
         right_transposed: u32,
         /// The factor.
         alpha: f32,
-        /// Nothing.
-        unused: u32,
+        /// The number of the elements' type.
+        element: u32,
     }
 }
 
@@ -292,8 +309,10 @@ device_struct! {
         x: u64,
         /// The output.
         y: u64,
-        /// The number of images and channels together.
-        planes: u64,
+        /// The number of images.
+        images: u64,
+        /// The channels of an image.
+        channels: u64,
         /// An image's height.
         h: u32,
         /// An image's width.
@@ -324,6 +343,10 @@ device_struct! {
         pad_right: u32,
         /// The number of the function.
         function: u32,
+        /// Whether the channels come last.
+        channels_last: u32,
+        /// The number of the elements' type.
+        element: u32,
         /// Nothing.
         unused: u32,
     }
@@ -369,7 +392,9 @@ device_struct! {
         /// The product of the dimensions behind.
         inner: u64,
         /// Whether logarithms are written.
-        logarithm: u64,
+        logarithm: u32,
+        /// The number of the elements' type.
+        element: u32,
     }
 }
 
@@ -390,8 +415,10 @@ device_struct! {
         size: u64,
         /// What keeps the divisor above 0.
         epsilon: f32,
-        /// Nothing.
-        unused: u32,
+        /// The number of the elements' type.
+        element: u32,
+        /// What follows.
+        activation: FunctionCode,
     }
 }
 
@@ -416,8 +443,8 @@ device_struct! {
         beta: f32,
         /// What is added.
         bias: f32,
-        /// Nothing.
-        unused: u32,
+        /// The number of the elements' type.
+        element: u32,
     }
 }
 
@@ -514,8 +541,10 @@ device_struct! {
         x: u64,
         /// The output.
         y: u64,
-        /// The number of images and channels together.
-        planes: u64,
+        /// The number of images.
+        images: u64,
+        /// The channels of an image.
+        channels: u64,
         /// An image's height.
         h: u32,
         /// An image's width.
@@ -532,6 +561,10 @@ device_struct! {
         interpolation: u32,
         /// The number of the way in which coordinates are found.
         coordinates: u32,
+        /// Whether the channels come last.
+        channels_last: u32,
+        /// The number of the elements' type.
+        element: u32,
     }
 }
 

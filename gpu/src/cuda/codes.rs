@@ -9,11 +9,13 @@ use crate::plan::{
 use std::fmt::Write;
 
 /// The elements' types; the place of each is its number.
-const ELEMENTS: [(&str, PlanElement); 4] = [
+const ELEMENTS: [(&str, PlanElement); 6] = [
     ("ELEMENT_F32", PlanElement::F32),
     ("ELEMENT_I64", PlanElement::I64),
     ("ELEMENT_I32", PlanElement::I32),
     ("ELEMENT_BOOL", PlanElement::Bool),
+    ("ELEMENT_F16", PlanElement::F16),
+    ("ELEMENT_BF16", PlanElement::Bf16),
 ];
 
 const BINARY: [(&str, BinaryFunction); 17] = {

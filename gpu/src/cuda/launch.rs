@@ -10,21 +10,30 @@ use super::arguments::{
 use super::codes::Coded;
 use super::driver::{DevicePointer, LaunchShape};
 use crate::plan::{
-    BinaryFunction, Launch, Operand, Operation, PadFill, PlanElement, PoolFunction, ReduceFunction,
+    BinaryFunction, ImageLayout, Launch, Operand, Operation, PadFill, PlanElement, PoolFunction, ReduceFunction,
     UnaryFunction, WindowSpec,
 };
 use bytemuck::{Pod, bytes_of};
 
 /// The kernels, by their names in the source.
-pub const KERNELS: [&str; 18] = [
+pub const KERNELS: [&str; 27] = [
     "unary",
     "cast",
     "binary",
     "select_elements",
     "affine",
     "convolution",
-    "convolution_of_few_channels",
+    "convolution_directly",
+    "convolution_by_depth",
+    "convolution_f16_64",
+    "convolution_f16_128",
+    "convolution_bf16_64",
+    "convolution_bf16_128",
     "matrix_product",
+    "matrix_product_f16_64",
+    "matrix_product_f16_128",
+    "matrix_product_bf16_64",
+    "matrix_product_bf16_128",
     "pool",
     "reduce",
     "softmax",
@@ -46,8 +55,26 @@ const MOST_BLOCKS: u64 = 65_535;
 /// The edge of the square of results that a block of a product or a convolution computes.
 const TILE: u64 = 64;
 
+/// The edge of the larger squares by tensor cores, where there are enough of them.
+const LARGE_TILE: u64 = 128;
+
+/// The number of larger squares that keep a card busy: about its multiprocessors.
+const ENOUGH_TILES: u64 = 96;
+
 /// The channels of a group's output below which a convolution is computed without tiles.
 const FEW_CHANNELS: usize = 16;
+
+/// The same of halves, whose tiles are smaller than those of FP32 in relation to their speed.
+const FEW_CHANNELS_OF_HALVES: usize = 8;
+
+/// The neighbouring floats that a thread computes where they are computed one by one.
+const EACH_TIME: u64 = 8;
+
+/// The rows of a softmax or a norm that a block computes, where a warp computes one.
+const ROWS_BY_WARP: u64 = 8;
+
+/// The longest row that a warp computes.
+const WARP_ROW: u64 = 1_024;
 
 /// A launch of a kernel.
 #[derive(Clone, PartialEq, Debug)]
@@ -64,6 +91,11 @@ impl KernelLaunch {
     /// Makes a launch with a thread for each of `count` things.
     fn for_each<T: Pod>(kernel: &'static str, count: u64, arguments: &T) -> KernelLaunch {
         KernelLaunch::of_blocks(kernel, [count.div_ceil(u64::from(THREADS)), 1, 1], arguments)
+    }
+
+    /// Makes a launch with a thread for every eight of `count` things.
+    fn for_eight<T: Pod>(kernel: &'static str, count: u64, arguments: &T) -> KernelLaunch {
+        KernelLaunch::for_each(kernel, count.div_ceil(EACH_TIME), arguments)
     }
 
     fn of_blocks<T: Pod>(kernel: &'static str, blocks: [u64; 3], arguments: &T) -> KernelLaunch {
@@ -88,8 +120,8 @@ struct Placed<'a> {
     placement: &'a dyn TensorPlaces,
 }
 
-/// Returns the launches of kernels that compute a launch of a plan: one or, of a concatenation and
-/// of activations that kernels don't take, several. A launch without elements needs none.
+/// Returns the launches of kernels that compute a launch of a plan: one or, of a concatenation,
+/// several. A launch without elements needs none.
 ///
 /// # Errors
 /// A tensor has more than [`MAX_RANK`] dimensions, or an image is too large for the kernels'
@@ -100,8 +132,7 @@ pub fn kernel_launches(launch: &Launch, placement: &dyn TensorPlaces) -> Result<
     if count == 0 {
         return Ok(Vec::new());
     }
-    let own = placed.own_launches(count)?;
-    Ok(own.into_iter().chain(placed.activation_after(count)).collect())
+    placed.launches(count)
 }
 
 impl Placed<'_> {
@@ -135,21 +166,25 @@ impl Placed<'_> {
         self.launch.output.of.elements().unwrap_or(0) as u64
     }
 
-    fn own_launches(&self, count: u64) -> Result<Vec<KernelLaunch>, String> {
+    fn launches(&self, count: u64) -> Result<Vec<KernelLaunch>, String> {
         let one = match &self.launch.operation {
             Operation::Unary(function) => self.unary(*function, self.x(0), self.element(0), count),
             Operation::Cast { to } => self.cast(*to, count),
             Operation::Binary(function) => self.binary(*function, count)?,
             Operation::Select => self.select(count)?,
             Operation::Affine { axis } => self.affine(*axis, count),
-            Operation::Convolution { window, groups } => self.convolution(window, *groups, count)?,
+            Operation::Convolution { layout, window, groups } => {
+                self.convolution(*layout, window, *groups, count)?
+            }
             Operation::MatrixProduct { transposed, alpha } => self.matrix_product(*transposed, *alpha)?,
-            Operation::Pool { function, size, window } => self.pool(*function, *size, window, count)?,
+            Operation::Pool { layout, function, size, window } => {
+                self.pool(*layout, *function, *size, window, count)?
+            }
             Operation::Reduce { function, axes } => self.reduce(*function, axes, count)?,
             Operation::Softmax { axis, logarithm } => self.softmax(*axis, *logarithm),
             Operation::LayerNorm { axis, epsilon } => self.layer_norm(*axis, *epsilon),
-            Operation::LocalResponseNorm { size, alpha, beta, bias } => {
-                self.local_response_norm(*size, [*alpha, *beta, *bias], count)
+            Operation::LocalResponseNorm { axis, size, alpha, beta, bias } => {
+                self.local_response_norm([*axis, *size], [*alpha, *beta, *bias], count)
             }
             Operation::Concat { axis } => return Ok(self.concat(*axis)),
             Operation::Gather { axis } => self.gather(*axis),
@@ -157,24 +192,11 @@ impl Placed<'_> {
                 self.strided_copy(walked, strides, *offset, count)?
             }
             Operation::Pad { begins, fill, .. } => self.pad(begins, *fill, count)?,
-            Operation::Resize { scales, interpolation, coordinates, .. } => {
-                self.resize(*scales, interpolation.code(), coordinates.code(), count)?
+            Operation::Resize { layout, scales, interpolation, coordinates, .. } => {
+                self.resize(*layout, *scales, interpolation.code(), coordinates.code(), count)?
             }
         };
         Ok(vec![one])
-    }
-
-    /// Returns the launch of the activation, where the kernel itself does not take it.
-    fn activation_after(&self, count: u64) -> Option<KernelLaunch> {
-        let takes_it = matches!(
-            self.launch.operation,
-            Operation::Binary(_)
-                | Operation::Affine { .. }
-                | Operation::Convolution { .. }
-                | Operation::MatrixProduct { .. }
-        );
-        let function = self.launch.activation.filter(|_| !takes_it)?;
-        Some(self.unary(function, self.y(), PlanElement::F32, count))
     }
 
     fn activation(&self) -> FunctionCode {
@@ -184,7 +206,7 @@ impl Placed<'_> {
     fn unary(&self, function: UnaryFunction, x: u64, element: PlanElement, count: u64) -> KernelLaunch {
         let (function, element) = (FunctionCode::of(Some(function)), element.code());
         let arguments = UnaryArguments { x, y: self.y(), count, function, element, unused: 0 };
-        KernelLaunch::for_each("unary", count, &arguments)
+        KernelLaunch::for_eight("unary", if self.element(0).is_float() { count } else { count * EACH_TIME }, &arguments)
     }
 
     fn cast(&self, to: PlanElement, count: u64) -> KernelLaunch {
@@ -193,6 +215,8 @@ impl Placed<'_> {
     }
 
     fn binary(&self, function: BinaryFunction, count: u64) -> Result<KernelLaunch, String> {
+        let [left_inner, left_period] = repetition(self.shape_of(0), self.shape());
+        let [right_inner, right_period] = repetition(self.shape_of(1), self.shape());
         let arguments = BinaryArguments {
             left: self.x(0),
             right: self.x(1),
@@ -202,6 +226,10 @@ impl Placed<'_> {
             shape: padded(self.shape())?,
             left_strides: stretched(self.shape_of(0), self.shape())?,
             right_strides: stretched(self.shape_of(1), self.shape())?,
+            left_inner,
+            left_period,
+            right_inner,
+            right_period,
             activation: self.activation(),
             function: function.code(),
             element: self.element(0).code(),
@@ -236,14 +264,22 @@ impl Placed<'_> {
             channels,
             inner,
             activation: self.activation(),
+            element: self.element(0).code(),
+            unused: 0,
         };
-        KernelLaunch::for_each("affine", count, &arguments)
+        KernelLaunch::for_eight("affine", count, &arguments)
     }
 
-    fn convolution(&self, window: &WindowSpec, groups: usize, count: u64) -> Result<KernelLaunch, String> {
-        let [n, c, h, w] = image(self.shape_of(0))?;
-        let [m, depth, kernel_h, kernel_w] = image(self.shape_of(1))?;
-        let [_, _, out_h, out_w] = image(self.shape())?;
+    fn convolution(
+        &self,
+        layout: ImageLayout,
+        window: &WindowSpec,
+        groups: usize,
+        count: u64,
+    ) -> Result<KernelLaunch, String> {
+        let [n, c, h, w] = image(layout, self.shape_of(0))?;
+        let [m, depth, kernel_h, kernel_w] = image(layout, self.shape_of(1))?;
+        let [_, _, out_h, out_w] = image(layout, self.shape())?;
         let WindowSpec { strides, dilations, pads, .. } = window;
         let arguments = ConvolutionArguments {
             x: self.x(0),
@@ -267,59 +303,78 @@ impl Placed<'_> {
             dilation_w: small(dilations[1])?,
             pad_top: small(pads[0])?,
             pad_left: small(pads[1])?,
-            unused: 0,
+            channels_last: (layout == ImageLayout::ChannelsLast).into(),
             activation: self.activation(),
+            element: self.element(0).code(),
+            unused: 0,
         };
         let of_group = m as usize / groups;
-        if of_group < FEW_CHANNELS {
-            return Ok(KernelLaunch::for_each("convolution_of_few_channels", count, &arguments));
-        }
         let pixels = u64::from(n) * u64::from(out_h) * u64::from(out_w);
-        let blocks = [pixels.div_ceil(TILE), (of_group as u64).div_ceil(TILE), groups as u64];
-        Ok(KernelLaunch::of_blocks("convolution", blocks, &arguments))
+        let blocks = |tile| [pixels.div_ceil(tile), (of_group as u64).div_ceil(tile), groups as u64];
+        let [large, small] = match (self.element(0), layout) {
+            (PlanElement::F32, ImageLayout::ChannelsFirst) if of_group >= FEW_CHANNELS => {
+                return Ok(KernelLaunch::of_blocks("convolution", blocks(TILE), &arguments));
+            }
+            (PlanElement::F32, _) | (_, ImageLayout::ChannelsFirst) => ["convolution_directly"; 2],
+            _ if depth == 1 && m == c && c as usize == groups && u64::from(c).is_multiple_of(EACH_TIME) => {
+                return Ok(KernelLaunch::for_eight("convolution_by_depth", count, &arguments));
+            }
+            _ if of_group < FEW_CHANNELS_OF_HALVES => ["convolution_directly"; 2],
+            (PlanElement::Bf16, _) => ["convolution_bf16_128", "convolution_bf16_64"],
+            _ => ["convolution_f16_128", "convolution_f16_64"],
+        };
+        if large == small {
+            return Ok(KernelLaunch::for_each(large, count, &arguments));
+        }
+        Ok(of_halves([large, small], blocks, &arguments))
     }
 
     fn matrix_product(&self, transposed: [bool; 2], alpha: f32) -> Result<KernelLaunch, String> {
-        let (before, size) = self.shape().split_at(self.shape().len() - 2);
-        let batches: u64 = before.iter().map(|&size| size as u64).product();
-        let matrices = |at: usize| stretched(&self.shape_of(at)[..self.shape_of(at).len() - 2], before);
-        let left = self.shape_of(0);
+        let products = MatrixProducts::of(self.launch, transposed)?;
+        let MatrixProducts { batches, rows, columns, depth, shape, strides } = products;
         let arguments = MatrixProductArguments {
             left: self.x(0),
             right: self.x(1),
             bias: self.optional(2),
             y: self.y(),
             batches,
-            rows: size[0] as u64,
-            columns: size[1] as u64,
-            depth: left[left.len() - if transposed[0] { 2 } else { 1 }] as u64,
-            shape: padded(before)?,
-            left_strides: matrices(0)?,
-            right_strides: matrices(1)?,
+            rows,
+            columns,
+            depth,
+            shape,
+            left_strides: strides[0],
+            right_strides: strides[1],
             activation: self.activation(),
             left_transposed: transposed[0].into(),
             right_transposed: transposed[1].into(),
             alpha,
-            unused: 0,
+            element: self.element(0).code(),
         };
-        let blocks = [arguments.columns.div_ceil(TILE), arguments.rows.div_ceil(TILE), batches];
-        Ok(KernelLaunch::of_blocks("matrix_product", blocks, &arguments))
+        let blocks = |tile| [columns.div_ceil(tile), rows.div_ceil(tile), batches];
+        let kernels = match self.element(0) {
+            PlanElement::F16 => ["matrix_product_f16_128", "matrix_product_f16_64"],
+            PlanElement::Bf16 => ["matrix_product_bf16_128", "matrix_product_bf16_64"],
+            _ => return Ok(KernelLaunch::of_blocks("matrix_product", blocks(TILE), &arguments)),
+        };
+        Ok(of_halves(kernels, blocks, &arguments))
     }
 
     fn pool(
         &self,
+        layout: ImageLayout,
         function: PoolFunction,
         size: [usize; 2],
         window: &WindowSpec,
         count: u64,
     ) -> Result<KernelLaunch, String> {
-        let [n, c, h, w] = image(self.shape_of(0))?;
-        let [_, _, out_h, out_w] = image(self.shape())?;
+        let [n, c, h, w] = image(layout, self.shape_of(0))?;
+        let [_, _, out_h, out_w] = image(layout, self.shape())?;
         let WindowSpec { strides, dilations, pads, .. } = window;
         let arguments = PoolArguments {
             x: self.x(0),
             y: self.y(),
-            planes: u64::from(n) * u64::from(c),
+            images: n.into(),
+            channels: c.into(),
             h,
             w,
             out_h,
@@ -335,9 +390,12 @@ impl Placed<'_> {
             pad_bottom: small(pads[2])?,
             pad_right: small(pads[3])?,
             function: function.code(),
+            channels_last: (layout == ImageLayout::ChannelsLast).into(),
+            element: self.element(0).code(),
             unused: 0,
         };
-        Ok(KernelLaunch::for_each("pool", count, &arguments))
+        let by_eight = layout == ImageLayout::ChannelsLast && u64::from(c).is_multiple_of(EACH_TIME);
+        Ok(KernelLaunch::for_each("pool", if by_eight { count / EACH_TIME } else { count }, &arguments))
     }
 
     fn reduce(&self, function: ReduceFunction, axes: &[usize], count: u64) -> Result<KernelLaunch, String> {
@@ -364,23 +422,24 @@ impl Placed<'_> {
 
     fn softmax(&self, axis: usize, logarithm: bool) -> KernelLaunch {
         let [outer, size, inner] = around(self.shape_of(0), axis);
-        let (x, y, logarithm) = (self.x(0), self.y(), logarithm.into());
-        let arguments = SoftmaxArguments { x, y, outer, size, inner, logarithm };
-        KernelLaunch::of_blocks("softmax", [outer * inner, 1, 1], &arguments)
+        let (x, y, logarithm, element) = (self.x(0), self.y(), logarithm.into(), self.element(0).code());
+        let arguments = SoftmaxArguments { x, y, outer, size, inner, logarithm, element };
+        let rows = if inner == 1 { blocks_of_rows(outer, size) } else { outer * inner };
+        KernelLaunch::of_blocks("softmax", [rows, 1, 1], &arguments)
     }
 
     fn layer_norm(&self, axis: usize, epsilon: f32) -> KernelLaunch {
         let product = |sizes: &[usize]| sizes.iter().map(|&size| size as u64).product();
         let (before, row) = self.shape_of(0).split_at(axis);
         let (rows, size) = (product(before), product(row));
-        let (scale, bias) = (self.x(1), self.optional(2));
-        let arguments =
-            LayerNormArguments { x: self.x(0), scale, bias, y: self.y(), rows, size, epsilon, unused: 0 };
-        KernelLaunch::of_blocks("layer_norm", [rows, 1, 1], &arguments)
+        let (scale, bias, element) = (self.x(1), self.optional(2), self.element(0).code());
+        let (x, y, activation) = (self.x(0), self.y(), self.activation());
+        let arguments = LayerNormArguments { x, scale, bias, y, rows, size, epsilon, element, activation };
+        KernelLaunch::of_blocks("layer_norm", [blocks_of_rows(rows, size), 1, 1], &arguments)
     }
 
-    fn local_response_norm(&self, size: usize, factors: [f32; 3], count: u64) -> KernelLaunch {
-        let [outer, channels, inner] = around(self.shape_of(0), 1);
+    fn local_response_norm(&self, [axis, size]: [usize; 2], factors: [f32; 3], count: u64) -> KernelLaunch {
+        let [outer, channels, inner] = around(self.shape_of(0), axis);
         let ([alpha, beta, bias], size) = (factors, size as u64);
         let arguments = LocalResponseNormArguments {
             x: self.x(0),
@@ -392,7 +451,7 @@ impl Placed<'_> {
             alpha,
             beta,
             bias,
-            unused: 0,
+            element: self.element(0).code(),
         };
         KernelLaunch::for_each("local_response_norm", count, &arguments)
     }
@@ -455,11 +514,8 @@ impl Placed<'_> {
     }
 
     fn pad(&self, begins: &[i64], fill: PadFill, count: u64) -> Result<KernelLaunch, String> {
-        let value = match (fill, self.element(0)) {
-            (PadFill::Constant(value), PlanElement::F32) => u64::from(value.to_bits()),
-            (PadFill::Constant(value), PlanElement::I32) => u64::from((value as i32).cast_unsigned()),
-            (PadFill::Constant(value), PlanElement::I64) => (value as i64).cast_unsigned(),
-            (PadFill::Constant(value), PlanElement::Bool) => u64::from(value != 0.0),
+        let value = match fill {
+            PadFill::Constant(value) => self.element(0).bits(value),
             _ => 0,
         };
         let arguments = PadArguments {
@@ -478,19 +534,22 @@ impl Placed<'_> {
 
     fn resize(
         &self,
+        layout: ImageLayout,
         [scale_h, scale_w]: [f32; 2],
         interpolation: u32,
         coordinates: u32,
         count: u64,
     ) -> Result<KernelLaunch, String> {
-        let [n, c, h, w] = image(self.shape_of(0))?;
-        let [_, _, out_h, out_w] = image(self.shape())?;
-        let planes = u64::from(n) * u64::from(c);
+        let [n, c, h, w] = image(layout, self.shape_of(0))?;
+        let [_, _, out_h, out_w] = image(layout, self.shape())?;
+        let (images, channels, element) = (n.into(), c.into(), self.element(0).code());
+        let channels_last = (layout == ImageLayout::ChannelsLast).into();
         let (x, y) = (self.x(0), self.y());
         let arguments = ResizeArguments {
             x,
             y,
-            planes,
+            images,
+            channels,
             h,
             w,
             out_h,
@@ -499,6 +558,8 @@ impl Placed<'_> {
             scale_w,
             interpolation,
             coordinates,
+            channels_last,
+            element,
         };
         Ok(KernelLaunch::for_each("resize", count, &arguments))
     }
@@ -510,12 +571,87 @@ fn around(shape: &[usize], axis: usize) -> [u64; 3] {
     [product(&shape[..axis]), shape[axis] as u64, product(&shape[axis + 1..])]
 }
 
-/// Returns the four sizes of an image, as kernels take them.
-fn image(shape: &[usize]) -> Result<[u32; 4], String> {
-    match *shape {
-        [a, b, c, d] => Ok([small(a)?, small(b)?, small(c)?, small(d)?]),
-        _ => Err(format!("an image has the shape {shape:?}")),
+/// The products of matrices of a launch, as kernels and libraries take them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MatrixProducts {
+    /// The number of products.
+    pub batches: u64,
+    /// The rows of a product.
+    pub rows: u64,
+    /// The columns of a product.
+    pub columns: u64,
+    /// The terms of each sum.
+    pub depth: u64,
+    /// The shape of the dimensions in front.
+    pub shape: [u64; MAX_RANK],
+    /// The distances of left and right matrices along these, in matrices.
+    pub strides: [[i64; MAX_RANK]; 2],
+}
+
+impl MatrixProducts {
+    /// Returns the products of a launch. Left matrices that meet one right matrix are one of all
+    /// their rows.
+    ///
+    /// # Errors
+    /// There are more than [`MAX_RANK`] dimensions.
+    pub fn of(launch: &Launch, transposed: [bool; 2]) -> Result<MatrixProducts, String> {
+        let product = |sizes: &[usize]| sizes.iter().map(|&size| size as u64).product::<u64>();
+        let shape = &launch.output.of.shape;
+        let [left, right] = [0, 1].map(|at| &launch.inputs[at].of.shape[..]);
+        let (before, size) = shape.split_at(shape.len() - 2);
+        let (rows, columns) = (size[0] as u64, size[1] as u64);
+        let depth = left[left.len() - if transposed[0] { 2 } else { 1 }] as u64;
+        let in_front = |of: &[usize]| product(&of[..of.len() - 2]);
+        if in_front(right) == 1 && !transposed[0] && in_front(left) == product(before) {
+            let (rows, shape, strides) = (rows * product(before), [1; MAX_RANK], [[0; MAX_RANK]; 2]);
+            return Ok(MatrixProducts { batches: 1, rows, columns, depth, shape, strides });
+        }
+        let matrices = |of: &[usize]| stretched(&of[..of.len() - 2], before);
+        let (shape, strides) = (padded(before)?, [matrices(left)?, matrices(right)?]);
+        Ok(MatrixProducts { batches: product(before), rows, columns, depth, shape, strides })
     }
+}
+
+/// Returns the launch of a product of halves: by the larger squares where there are enough.
+fn of_halves<T: Pod>(
+    [large, small]: [&'static str; 2],
+    blocks: impl Fn(u64) -> [u64; 3],
+    arguments: &T,
+) -> KernelLaunch {
+    let is_enough = blocks(LARGE_TILE).iter().product::<u64>() >= ENOUGH_TILES;
+    let (kernel, tile) = if is_enough { (large, LARGE_TILE) } else { (small, TILE) };
+    KernelLaunch::of_blocks(kernel, blocks(tile), arguments)
+}
+
+/// Returns the blocks that compute rows of a size, each by a warp or by a block.
+fn blocks_of_rows(rows: u64, size: u64) -> u64 {
+    if size <= WARP_ROW { rows.div_ceil(ROWS_BY_WARP) } else { rows }
+}
+
+/// Returns how often an element of `shape` is read by neighbours when it is stretched to `to`, and
+/// after how many elements the tensor starts again; a period of 0 if it is stretched otherwise.
+fn repetition(shape: &[usize], to: &[usize]) -> [u64; 2] {
+    let product = |sizes: &[usize]| sizes.iter().map(|&size| size as u64).product::<u64>();
+    let front = to.len() - shape.len();
+    let own = |axis: usize| if axis < front { 1 } else { shape[axis - front] };
+    let kept: Vec<usize> = (0..to.len()).filter(|&axis| own(axis) != 1 || to[axis] == 1).collect();
+    // The dimensions that are not stretched lie side by side.
+    let real: Vec<usize> = kept.into_iter().filter(|&axis| to[axis] != 1).collect();
+    match real[..] {
+        [] => [1, 1],
+        [first, .., last] if (first..=last).any(|axis| own(axis) == 1 && to[axis] != 1) => [1, 0],
+        [first, ..] => {
+            let last = real[real.len() - 1];
+            [product(&to[last + 1..]), product(&to[first..=last])]
+        }
+    }
+}
+
+/// Returns the four sizes of an image, N, C, H and W, as kernels take them.
+fn image(layout: ImageLayout, shape: &[usize]) -> Result<[u32; 4], String> {
+    let shape: [usize; 4] = shape.try_into().map_err(|_| format!("an image has the shape {shape:?}"))?;
+    let [n, c, h, w] = layout.sizes(shape);
+    Ok([small(n)?, small(c)?, small(h)?, small(w)?])
 }
 
 /// Returns a size as kernels on images take it: their places fit 32 bits with a sign.

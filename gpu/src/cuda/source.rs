@@ -7,11 +7,15 @@ pub fn kernel_source() -> String {
     let mut source = String::from("// Declared by the host: gpu/src/cuda/arguments.rs, codes.rs\n");
     arguments::declare(&mut source);
     codes::declare(&mut source);
+    source.push_str("#define WITH_F16\n#define WITH_BF16\n");
     for part in [
         include_str!("../../kernels/walk.cuh"),
+        include_str!("../../kernels/ptx.cuh"),
+        include_str!("../../kernels/floats.cuh"),
         include_str!("../../kernels/functions.cuh"),
         include_str!("../../kernels/elements.cu"),
         include_str!("../../kernels/matrix.cu"),
+        include_str!("../../kernels/tensor.cu"),
         include_str!("../../kernels/image.cu"),
         include_str!("../../kernels/reduction.cu"),
         include_str!("../../kernels/movement.cu"),

@@ -26,28 +26,58 @@ pub struct CompiledPlan {
     pub note: Option<String>,
 }
 
+/// What an ONNX file is compiled for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CompileOptions {
+    /// The largest batch.
+    pub max_batch: usize,
+    /// The precision of the plan.
+    pub precision: PlanPrecision,
+}
+
+/// For this largest batch, in single precision.
+impl From<usize> for CompileOptions {
+    fn from(max_batch: usize) -> CompileOptions {
+        CompileOptions { max_batch, precision: PlanPrecision::Fp32 }
+    }
+}
+
 /// Compiles an ONNX file for batches of at most `max_batch` rows, without running it. A batch that
 /// the file fixes to 1 is made dynamic where the import's rules allow it.
 ///
 /// # Errors
 /// If the file cannot be read or is no ONNX model, if a dynamic dimension beyond the batch has no
 /// size, or if it has an operator, or a form of one, that plans lack: the error names the node.
-pub fn compile<'a>(file: impl Into<SizedFile<'a>>, max_batch: usize) -> Result<CompiledPlan, LoadError> {
-    let (mut compiled, note) = import::load_by_rules(file.into(), max_batch, compile_source)?;
+pub fn compile<'a>(
+    file: impl Into<SizedFile<'a>>,
+    options: impl Into<CompileOptions>,
+) -> Result<CompiledPlan, LoadError> {
+    let CompileOptions { max_batch, precision } = options.into();
+    let compile = |source, max_batch| compile_source(source, CompileOptions { max_batch, precision });
+    let (mut compiled, note) = import::load_by_rules(file.into(), max_batch, compile)?;
     compiled.note = note;
     Ok(compiled)
 }
 
 /// Compiles a file that the import has prepared.
-pub(super) fn compile_source(source: OnnxSource, max_batch: usize) -> Result<CompiledPlan, LoadError> {
+pub(super) fn compile_source(
+    source: OnnxSource,
+    options: impl Into<CompileOptions>,
+) -> Result<CompiledPlan, LoadError> {
+    let CompileOptions { max_batch, precision } = options.into();
     let model = source.model()?;
     let path = source.path.clone();
-    let lowering = GraphLowering::new(&model, source.batch, source.folder());
-    let compiled = lowering.and_then(|lowering| compile_graph(lowering, max_batch.min(MAX_PLAN_BATCH)));
+    let lowering = GraphLowering::new(&model, source.batch, source.folder(), precision);
+    let compiled =
+        lowering.and_then(|lowering| compile_graph(lowering, max_batch.min(MAX_PLAN_BATCH), precision));
     compiled.map_err(|reason| LoadError::Lowering { path, reason })
 }
 
-fn compile_graph(mut lowering: GraphLowering<'_>, max_batch: usize) -> Result<CompiledPlan, String> {
+fn compile_graph(
+    mut lowering: GraphLowering<'_>,
+    max_batch: usize,
+    precision: PlanPrecision,
+) -> Result<CompiledPlan, String> {
     let first = lowering.lower(1)?;
     let row = |value: &PlanValue| PlanType::new(value.of().element, &value.shape()[1..]);
     let rows_of = |values: &[(String, PlanValue)]| -> Vec<(String, PlanType)> {
@@ -67,7 +97,7 @@ fn compile_graph(mut lowering: GraphLowering<'_>, max_batch: usize) -> Result<Co
         batches.push(batch_plan(rows, &graph, [&inputs, &outputs], &mut weights)?);
     }
     let plan = Plan {
-        precision: PlanPrecision::Fp32,
+        precision,
         inputs,
         outputs,
         input_bytes,

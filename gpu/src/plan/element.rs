@@ -2,6 +2,7 @@
 //! for any of them.
 
 use crate::signature::DataType;
+use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
@@ -13,8 +14,12 @@ const MAX_ELEMENTS: usize = 1 << 40;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PlanElement {
-    /// IEEE 754 single precision: what is computed.
+    /// IEEE 754 single precision.
     F32,
+    /// IEEE 754 half precision, 2 bytes: computed in single precision, rounded when it is written.
+    F16,
+    /// The upper half of a single-precision float, 2 bytes: computed as [`PlanElement::F16`] is.
+    Bf16,
     /// Signed, 8 bytes: indices and shapes.
     I64,
     /// Signed, 4 bytes.
@@ -28,8 +33,31 @@ impl PlanElement {
     pub const fn bytes(self) -> usize {
         match self {
             PlanElement::Bool => 1,
+            PlanElement::F16 | PlanElement::Bf16 => 2,
             PlanElement::F32 | PlanElement::I32 => 4,
             PlanElement::I64 => 8,
+        }
+    }
+
+    /// Returns true if the elements are floats, of any precision.
+    pub const fn is_float(self) -> bool {
+        matches!(self, PlanElement::F32 | PlanElement::F16 | PlanElement::Bf16)
+    }
+
+    /// Returns true if the elements are floats of 2 bytes.
+    pub const fn is_half(self) -> bool {
+        matches!(self, PlanElement::F16 | PlanElement::Bf16)
+    }
+
+    /// Returns the bits of a number as an element.
+    pub fn bits(self, value: f32) -> u64 {
+        match self {
+            PlanElement::F32 => u64::from(value.to_bits()),
+            PlanElement::F16 => u64::from(f16::from_f32(value).to_bits()),
+            PlanElement::Bf16 => u64::from(bf16::from_f32(value).to_bits()),
+            PlanElement::I32 => u64::from((value as i32).cast_unsigned()),
+            PlanElement::I64 => (value as i64).cast_unsigned(),
+            PlanElement::Bool => u64::from(value != 0.0),
         }
     }
 
@@ -37,6 +65,8 @@ impl PlanElement {
     pub const fn datatype(self) -> DataType {
         match self {
             PlanElement::F32 => DataType::Fp32,
+            PlanElement::F16 => DataType::Fp16,
+            PlanElement::Bf16 => DataType::Bf16,
             PlanElement::I64 => DataType::Int64,
             PlanElement::I32 => DataType::Int32,
             PlanElement::Bool => DataType::Bool,
@@ -60,6 +90,8 @@ impl fmt::Display for PlanElement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             PlanElement::F32 => "f32",
+            PlanElement::F16 => "f16",
+            PlanElement::Bf16 => "bf16",
             PlanElement::I64 => "i64",
             PlanElement::I32 => "i32",
             PlanElement::Bool => "bool",
@@ -144,6 +176,10 @@ impl ConstantTensor {
         ConstantTensor { of, data: Arc::new(AlignedBytes::copied(bytemuck::cast_slice(values))) }
     }
 
+    pub(super) fn of_bytes(of: PlanType, bytes: &[u8]) -> ConstantTensor {
+        ConstantTensor { of, data: Arc::new(AlignedBytes::copied(bytes)) }
+    }
+
     pub(super) fn of_i64(shape: &[usize], values: &[i64]) -> ConstantTensor {
         let of = PlanType::new(PlanElement::I64, shape);
         ConstantTensor { of, data: Arc::new(AlignedBytes::copied(bytemuck::cast_slice(values))) }
@@ -158,7 +194,7 @@ impl ConstantTensor {
                 bytemuck::cast_slice::<u8, i32>(bytes).iter().map(|&x| i64::from(x)).collect()
             }
             PlanElement::Bool => bytes.iter().map(|&x| i64::from(x)).collect(),
-            PlanElement::F32 => return None,
+            PlanElement::F32 | PlanElement::F16 | PlanElement::Bf16 => return None,
         })
     }
 

@@ -4,7 +4,7 @@
 //! | bytes | content |
 //! | --- | --- |
 //! | 0 to 6 | `SYMPLAN` |
-//! | 7 | the version of the format, 1 |
+//! | 7 | the version of the format, 2 |
 //! | 8 to 15 | the length of the header, little endian |
 //! | 16 to 23 | the length of the weights, little endian |
 //! | from 24 | the header: a `Plan` as JSON |
@@ -16,7 +16,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// The first bytes of a file, the last of which is the version.
-const MAGIC: [u8; 8] = *b"SYMPLAN\x01";
+const MAGIC: [u8; 8] = *b"SYMPLAN\x02";
 
 /// The bytes in front of the header.
 const FRONT: usize = 24;

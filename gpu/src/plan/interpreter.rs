@@ -70,11 +70,7 @@ impl PlanMemory {
         };
         let inputs: Vec<KernelInput<'_>> =
             inputs.iter().map(|input| KernelInput { of: &input.of, bytes: read(input) }).collect();
-        kernels::run(operation, &inputs, &mut KernelOutput { of: &output.of, bytes: &mut *bytes })?;
-        if let Some(function) = activation {
-            kernels::activate(*function, bytes);
-        }
-        Ok(())
+        kernels::run(operation, *activation, &inputs, &mut KernelOutput { of: &output.of, bytes })
     }
 }
 

@@ -30,14 +30,14 @@ mod program;
 mod shapes;
 mod weights;
 
-pub use compile::{CompiledPlan, compile};
+pub use compile::{CompileOptions, CompiledPlan, compile};
 pub use element::{AlignedBytes, PlanElement, PlanType};
 pub use file_format::PlanFileError;
 pub use interpreter::PlanMemory;
 pub use kernels::compute;
 pub use model::PlanModel;
 pub use operation::{
-    BinaryFunction, Interpolation, Operation, PadFill, PoolFunction, ReduceFunction, ResizeCoordinates,
+    BinaryFunction, ImageLayout, Interpolation, Operation, PadFill, PoolFunction, ReduceFunction, ResizeCoordinates,
     UnaryFunction, WindowSpec,
 };
 pub use program::{

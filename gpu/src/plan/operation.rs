@@ -26,9 +26,11 @@ pub enum Operation {
         /// The dimension.
         axis: usize,
     },
-    /// A convolution of an image `[N, C, H, W]` with kernels `[M, C / groups, h, w]` and perhaps a
-    /// bias `[M]`.
+    /// A convolution of an image with kernels, `[M, C / groups, h, w]` where channels come first and
+    /// `[M, h, w, C / groups]` where they come last, and perhaps a bias `[M]`.
     Convolution {
+        /// The order of the image's, the kernels' and the output's dimensions.
+        layout: ImageLayout,
         /// How the kernel moves.
         window: WindowSpec,
         /// The groups of channels, each with its own kernels.
@@ -42,8 +44,10 @@ pub enum Operation {
         /// The factor.
         alpha: f32,
     },
-    /// The largest or the mean element of each window of an image `[N, C, H, W]`.
+    /// The largest or the mean element of each window of an image.
     Pool {
+        /// The order of the image's dimensions.
+        layout: ImageLayout,
         /// What is computed.
         function: PoolFunction,
         /// The size of the window: height, width.
@@ -73,9 +77,11 @@ pub enum Operation {
         /// What keeps the divisor above 0.
         epsilon: f32,
     },
-    /// Local response normalisation across channels, the second dimension:
+    /// Local response normalisation across channels:
     /// `x / (bias + alpha / size * sum of squares) ^ beta`.
     LocalResponseNorm {
+        /// The dimension of the channels.
+        axis: usize,
         /// The number of neighbouring channels.
         size: usize,
         /// The factor of the squares.
@@ -116,8 +122,10 @@ pub enum Operation {
         /// What they are.
         fill: PadFill,
     },
-    /// An image `[N, C, H, W]` in another size.
+    /// An image in another size.
     Resize {
+        /// The order of the image's dimensions.
+        layout: ImageLayout,
         /// The new height and width.
         size: [usize; 2],
         /// How many times larger the output is, by height and width.
@@ -130,6 +138,19 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// Returns true if a function of each element of the result can follow before it is rounded and
+    /// written: an activation.
+    pub fn takes_activation(&self) -> bool {
+        matches!(
+            self,
+            Operation::Convolution { .. }
+                | Operation::MatrixProduct { .. }
+                | Operation::Affine { .. }
+                | Operation::Binary(_)
+                | Operation::LayerNorm { .. }
+        )
+    }
+
     /// Returns the name by which people speak of the operation.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -150,6 +171,35 @@ impl Operation {
             Operation::StridedCopy { .. } => "strided copy",
             Operation::Pad { .. } => "pad",
             Operation::Resize { .. } => "resize",
+        }
+    }
+}
+
+/// The order of an image's dimensions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ImageLayout {
+    /// `[N, C, H, W]`, as in ONNX.
+    ChannelsFirst,
+    /// `[N, H, W, C]`: what tensor cores read side by side.
+    ChannelsLast,
+}
+
+impl ImageLayout {
+    /// Returns the sizes N, C, H and W of a shape of this order.
+    pub fn sizes(self, shape: [usize; 4]) -> [usize; 4] {
+        let [n, a, b, c] = shape;
+        match self {
+            ImageLayout::ChannelsFirst => shape,
+            ImageLayout::ChannelsLast => [n, c, a, b],
+        }
+    }
+
+    /// Returns the shape that has these sizes N, C, H and W.
+    pub fn shape(self, [n, c, h, w]: [usize; 4]) -> [usize; 4] {
+        match self {
+            ImageLayout::ChannelsFirst => [n, c, h, w],
+            ImageLayout::ChannelsLast => [n, h, w, c],
         }
     }
 }

@@ -37,12 +37,52 @@ pub struct Plan {
     pub weights: AlignedBytes,
 }
 
-/// The precision of a plan's weights.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+/// The precision of a plan's weights and of what passes between its launches. Sums are kept in
+/// single precision whatever it is, and clients see the types of the model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PlanPrecision {
     /// IEEE 754 single precision.
+    #[default]
     Fp32,
+    /// IEEE 754 half precision: 11 binary digits, up to 65,504.
+    Fp16,
+    /// The upper half of a single-precision float: 8 binary digits, the same range.
+    Bf16,
+}
+
+impl PlanPrecision {
+    /// All of them.
+    pub const ALL: [PlanPrecision; 3] = [PlanPrecision::Fp32, PlanPrecision::Fp16, PlanPrecision::Bf16];
+
+    /// Returns the name, such as `fp16`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PlanPrecision::Fp32 => "fp32",
+            PlanPrecision::Fp16 => "fp16",
+            PlanPrecision::Bf16 => "bf16",
+        }
+    }
+
+    /// Returns the precision of a name.
+    pub fn of_name(name: &str) -> Option<PlanPrecision> {
+        PlanPrecision::ALL.into_iter().find(|of| of.name() == name)
+    }
+
+    /// Returns the type of a float.
+    pub const fn element(self) -> PlanElement {
+        match self {
+            PlanPrecision::Fp32 => PlanElement::F32,
+            PlanPrecision::Fp16 => PlanElement::F16,
+            PlanPrecision::Bf16 => PlanElement::Bf16,
+        }
+    }
+}
+
+impl fmt::Display for PlanPrecision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 /// An input or an output of a plan.
@@ -224,8 +264,8 @@ impl Plan {
         if result != output.of {
             return Err(format!("its output is {}, and it computes {result}", output.of));
         }
-        if activation.is_some() && output.of.element != PlanElement::F32 {
-            return Err(format!("an activation does not take {}", output.of));
+        if activation.is_some() && !(operation.takes_activation() && output.of.element.is_float()) {
+            return Err(format!("no activation follows {} of {}", operation.name(), output.of));
         }
         let to = self.range_in_region(output, batch)?;
         for input in inputs {

@@ -2,7 +2,7 @@
 //! is read is checked with it: kernels rely on what is refused here.
 
 use super::element::{PlanElement, PlanType};
-use super::operation::{Operation, UnaryFunction, WindowSpec};
+use super::operation::{ImageLayout, Operation, UnaryFunction, WindowSpec};
 
 /// The largest stride, pad or size of a window or a coordinate: products then fit.
 const MAX_STEP: usize = 1 << 24;
@@ -46,13 +46,16 @@ impl Operation {
                 expect(shift, &channels)?;
                 x.clone()
             }
-            Operation::Convolution { window, groups } => convolution(window, *groups, inputs)?,
+            Operation::Convolution { layout, window, groups } => {
+                convolution(*layout, window, *groups, inputs)?
+            }
             Operation::MatrixProduct { transposed, .. } => matrix_product(*transposed, inputs)?,
-            Operation::Pool { size, window, .. } => {
+            Operation::Pool { layout, size, window, .. } => {
                 let [x] = exactly(inputs)?;
                 all_floats(inputs)?;
-                let [n, c, h, w] = image(x)?;
-                PlanType::new(x.element, [&[n, c][..], &window.outputs([h, w], *size)?].concat())
+                let [n, c, h, w] = image(*layout, x)?;
+                let [h, w] = window.outputs([h, w], *size)?;
+                PlanType::new(x.element, layout.shape([n, c, h, w]))
             }
             Operation::Reduce { axes, .. } => {
                 let [x] = exactly(inputs)?;
@@ -84,11 +87,11 @@ impl Operation {
                 scales.iter().try_for_each(|scale| expect(scale, of))?;
                 (*x).clone()
             }
-            Operation::LocalResponseNorm { size, .. } => {
+            Operation::LocalResponseNorm { axis, size, .. } => {
                 let [x] = exactly(inputs)?;
                 all_floats(inputs)?;
-                if x.shape.len() < 2 || !(1..MAX_STEP).contains(size) {
-                    return Err("it takes channels as the second dimension, and a size above 0".to_owned());
+                if x.shape.len() <= *axis || !(1..MAX_STEP).contains(size) {
+                    return Err("it takes a dimension of channels, and a size above 0".to_owned());
                 }
                 x.clone()
             }
@@ -109,15 +112,15 @@ impl Operation {
                 result
             }
             Operation::Pad { begins, ends, .. } => pad(begins, ends, inputs)?,
-            Operation::Resize { size, scales, .. } => {
+            Operation::Resize { layout, size, scales, .. } => {
                 let [x] = exactly(inputs)?;
                 all_floats(inputs)?;
-                let [n, c, ..] = image(x)?;
+                let [n, c, ..] = image(*layout, x)?;
                 let sound = scales.iter().all(|scale| scale.is_finite() && *scale > 0.0);
                 if !sound || size.iter().any(|&size| size > MAX_STEP) {
                     return Err(format!("it makes {size:?} by {scales:?} of {x}"));
                 }
-                PlanType::new(x.element, [n, c, size[0], size[1]])
+                PlanType::new(x.element, layout.shape([n, c, size[0], size[1]]))
             }
         };
         result.bytes().map(|_| ()).ok_or_else(|| format!("{result} is too large"))?;
@@ -173,9 +176,10 @@ fn same_elements(left: &PlanType, right: &PlanType) -> Result<(), String> {
 }
 
 fn all_floats(inputs: &[&PlanType]) -> Result<(), String> {
-    match inputs.iter().find(|input| input.element != PlanElement::F32) {
-        Some(input) => Err(format!("it takes f32, not {input}")),
-        None => Ok(()),
+    let Some(first) = inputs.first() else { return Ok(()) };
+    match inputs.iter().find(|input| !input.element.is_float()) {
+        Some(input) => Err(format!("it takes floats, not {input}")),
+        None => inputs.iter().try_for_each(|input| same_elements(first, input)),
     }
 }
 
@@ -183,9 +187,10 @@ fn expect(input: &PlanType, shape: &[usize]) -> Result<(), String> {
     if input.shape == shape { Ok(()) } else { Err(format!("it takes the shape {shape:?}, not {input}")) }
 }
 
-fn image(input: &PlanType) -> Result<[usize; 4], String> {
+/// Returns the sizes N, C, H and W.
+fn image(layout: ImageLayout, input: &PlanType) -> Result<[usize; 4], String> {
     match input.shape[..].try_into() {
-        Ok(sizes) if !input.shape.contains(&0) => Ok(sizes),
+        Ok(shape) if !input.shape.contains(&0) => Ok(layout.sizes(shape)),
         _ => Err(format!("it takes an image of 4 dimensions with elements, not {input}")),
     }
 }
@@ -195,26 +200,31 @@ fn unary(function: UnaryFunction, inputs: &[&PlanType]) -> Result<PlanType, Stri
     let takes = match function {
         UnaryFunction::Not => x.element == PlanElement::Bool,
         UnaryFunction::Abs | UnaryFunction::Neg | UnaryFunction::Sign => x.element != PlanElement::Bool,
-        _ => x.element == PlanElement::F32,
+        _ => x.element.is_float(),
     };
     if takes { Ok(x.clone()) } else { Err(format!("{function:?} does not take {x}")) }
 }
 
-fn convolution(window: &WindowSpec, groups: usize, inputs: &[&PlanType]) -> Result<PlanType, String> {
+fn convolution(
+    layout: ImageLayout,
+    window: &WindowSpec,
+    groups: usize,
+    inputs: &[&PlanType],
+) -> Result<PlanType, String> {
     all_floats(inputs)?;
     let (x, kernels, bias) = match inputs {
         [x, kernels] => (x, kernels, None),
         [x, kernels, bias] => (x, kernels, Some(bias)),
         _ => return Err(format!("it takes 2 or 3 inputs, not {}", inputs.len())),
     };
-    let ([n, c, h, w], [m, of_group, height, width]) = (image(x)?, image(kernels)?);
+    let ([n, c, h, w], [m, of_group, height, width]) = (image(layout, x)?, image(layout, kernels)?);
     let fits = groups > 0 && m.is_multiple_of(groups) && of_group.checked_mul(groups) == Some(c);
     if !fits {
         return Err(format!("kernels {kernels} in {groups} groups do not fit {x}"));
     }
     bias.map_or(Ok(()), |bias| expect(bias, &[m]))?;
     let [h, w] = window.outputs([h, w], [height, width])?;
-    Ok(PlanType::new(PlanElement::F32, [n, m, h, w]))
+    Ok(PlanType::new(x.element, layout.shape([n, m, h, w])))
 }
 
 fn matrix_product(transposed: [bool; 2], inputs: &[&PlanType]) -> Result<PlanType, String> {
@@ -236,7 +246,7 @@ fn matrix_product(transposed: [bool; 2], inputs: &[&PlanType]) -> Result<PlanTyp
     bias.map_or(Ok(()), |bias| expect(bias, &[n]))?;
     let mut shape = broadcast(&before, &others)?;
     shape.extend([m, n]);
-    Ok(PlanType::new(PlanElement::F32, shape))
+    Ok(PlanType::new(left.element, shape))
 }
 
 fn concat(axis: usize, inputs: &[&PlanType]) -> Result<PlanType, String> {

@@ -9,10 +9,11 @@ use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
 
 pub(super) fn unary(function: UnaryFunction, x: KernelInput<'_>, output: &mut KernelOutput<'_>) {
     match x.of.element {
-        PlanElement::F32 => map(x, output, |x: f32| of_float(function, x)),
         PlanElement::I64 => map(x, output, |x: i64| of_whole(function, x)),
         PlanElement::I32 => map(x, output, |x: i32| of_whole(function, i64::from(x)) as i32),
         PlanElement::Bool => map(x, output, |x: u8| u8::from(x == 0)),
+        // Halves were widened.
+        _ => map(x, output, |x: f32| of_float(function, x)),
     }
 }
 
@@ -146,7 +147,8 @@ pub(super) fn cast(x: KernelInput<'_>, output: &mut KernelOutput<'_>) {
         (Bool, F32) => map(x, output, |x: u8| f32::from(u8::from(x != 0))),
         (Bool, I64) => map(x, output, |x: u8| i64::from(x != 0)),
         (Bool, I32) => map(x, output, |x: u8| i32::from(x != 0)),
-        (F32, F32) | (I64, I64) | (I32, I32) | (Bool, Bool) => output.bytes.copy_from_slice(x.bytes),
+        // Of the same type: halves were widened.
+        _ => output.bytes.copy_from_slice(x.bytes),
     }
 }
 
@@ -166,10 +168,8 @@ pub(super) fn binary(
         return Err("a whole number is divided by 0".to_owned());
     }
     match (left.of.element, function.is_comparison()) {
-        (PlanElement::F32, true) => pairs(left, right, output, |a: f32, b| compare(function, a, b)),
         (PlanElement::I64, true) => pairs(left, right, output, |a: i64, b| compare(function, a, b)),
         (PlanElement::I32, true) => pairs(left, right, output, |a: i32, b| compare(function, a, b)),
-        (PlanElement::F32, false) => float_pairs(function, left, right, output),
         (PlanElement::I64, false) => pairs(left, right, output, |a, b| whole_pair(function, a, b)),
         (PlanElement::I32, false) => {
             pairs(left, right, output, |a: i32, b: i32| {
@@ -181,6 +181,9 @@ pub(super) fn binary(
             BinaryFunction::Or => a | b,
             _ => a ^ b,
         }),
+        // Halves were widened.
+        (_, true) => pairs(left, right, output, |a: f32, b| compare(function, a, b)),
+        (_, false) => float_pairs(function, left, right, output),
     }
     Ok(())
 }
@@ -274,10 +277,11 @@ pub(super) fn select(
     right: KernelInput<'_>,
     output: &mut KernelOutput<'_>,
 ) {
-    match left.of.element {
-        PlanElement::Bool => select_sized::<u8>(condition, left, right, output),
-        PlanElement::F32 | PlanElement::I32 => select_sized::<u32>(condition, left, right, output),
-        PlanElement::I64 => select_sized::<u64>(condition, left, right, output),
+    match left.of.element.bytes() {
+        1 => select_sized::<u8>(condition, left, right, output),
+        2 => select_sized::<u16>(condition, left, right, output),
+        4 => select_sized::<u32>(condition, left, right, output),
+        _ => select_sized::<u64>(condition, left, right, output),
     }
 }
 

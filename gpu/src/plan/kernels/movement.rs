@@ -13,10 +13,11 @@ pub(super) fn strided_copy(
     x: KernelInput<'_>,
     output: &mut KernelOutput<'_>,
 ) {
-    match x.of.element {
-        PlanElement::Bool => copy_sized::<u8>(walked, strides, offset, x, output),
-        PlanElement::F32 | PlanElement::I32 => copy_sized::<u32>(walked, strides, offset, x, output),
-        PlanElement::I64 => copy_sized::<u64>(walked, strides, offset, x, output),
+    match x.of.element.bytes() {
+        1 => copy_sized::<u8>(walked, strides, offset, x, output),
+        2 => copy_sized::<u16>(walked, strides, offset, x, output),
+        4 => copy_sized::<u32>(walked, strides, offset, x, output),
+        _ => copy_sized::<u64>(walked, strides, offset, x, output),
     }
 }
 
@@ -85,17 +86,15 @@ pub(super) fn gather(
 }
 
 pub(super) fn pad(begins: &[i64], fill: PadFill, x: KernelInput<'_>, output: &mut KernelOutput<'_>) {
-    let value: u64 = match (fill, x.of.element) {
-        (PadFill::Constant(value), PlanElement::F32) => u64::from(value.to_bits()),
-        (PadFill::Constant(value), PlanElement::I32) => u64::from((value as i32).cast_unsigned()),
-        (PadFill::Constant(value), PlanElement::I64) => (value as i64).cast_unsigned(),
-        (PadFill::Constant(value), PlanElement::Bool) => u64::from(value != 0.0),
+    let value = match fill {
+        PadFill::Constant(value) => x.of.element.bits(value),
         _ => 0,
     };
-    match x.of.element {
-        PlanElement::Bool => pad_sized(begins, fill, value as u8, x, output),
-        PlanElement::F32 | PlanElement::I32 => pad_sized(begins, fill, value as u32, x, output),
-        PlanElement::I64 => pad_sized(begins, fill, value, x, output),
+    match x.of.element.bytes() {
+        1 => pad_sized(begins, fill, value as u8, x, output),
+        2 => pad_sized(begins, fill, value as u16, x, output),
+        4 => pad_sized(begins, fill, value as u32, x, output),
+        _ => pad_sized(begins, fill, value, x, output),
     }
 }
 

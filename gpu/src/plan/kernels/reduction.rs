@@ -14,13 +14,14 @@ pub(super) fn reduce(
     output: &mut KernelOutput<'_>,
 ) {
     match x.of.element {
-        PlanElement::F32 => reduce_floats(function, axes, x, output),
         PlanElement::I32 => reduce_whole(axes, x, output, |values: &mut dyn Iterator<Item = i32>| {
             of_whole(function, &mut values.map(i64::from)) as i32
         }),
-        _ => {
+        PlanElement::I64 => {
             reduce_whole(axes, x, output, |values: &mut dyn Iterator<Item = i64>| of_whole(function, values))
         }
+        // Halves were widened.
+        _ => reduce_floats(function, axes, x, output),
     }
 }
 
@@ -152,12 +153,12 @@ pub(super) fn layer_norm(
 }
 
 pub(super) fn local_response_norm(
-    size: usize,
+    [axis, size]: [usize; 2],
     [alpha, beta, bias]: [f32; 3],
     x: KernelInput<'_>,
     output: &mut KernelOutput<'_>,
 ) {
-    let [outer, channels, inner] = around(x.shape(), 1);
+    let [outer, channels, inner] = around(x.shape(), axis);
     let (from, to) = (x.elements::<f32>(), output.elements::<f32>());
     let mut sums = vec![0f32; inner];
     for (row, channel) in (0..outer).flat_map(|row| (0..channels).map(move |channel| (row, channel))) {

@@ -4,6 +4,7 @@
 use super::super::element::{AlignedBytes, ConstantTensor, PlanElement, PlanType};
 use super::super::kernels::{self, KernelInput, KernelOutput};
 use super::super::operation::{Operation, UnaryFunction};
+use super::precision::rounded;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -104,6 +105,8 @@ pub(in crate::plan) struct FoldedConstants {
     known: HashMap<(String, Vec<usize>), FoldedConstant>,
     /// Vectors of one number, by their length and its bits.
     filled: HashMap<(usize, u32), ConstantTensor>,
+    /// Floats that were rounded to halves, by the address of those, which are kept.
+    rounded: HashMap<usize, (Arc<AlignedBytes>, ConstantTensor)>,
 }
 
 /// The steps of a model at one batch size.
@@ -168,6 +171,14 @@ impl<'a> PlanBuilder<'a> {
         PlanValue::Computed(output)
     }
 
+    /// Returns a constant of floats as halves of this type.
+    pub(in crate::plan) fn rounded(&mut self, tensor: &ConstantTensor, element: PlanElement) -> ConstantTensor {
+        let Some(folded) = &mut self.folded else { return rounded(tensor, element) };
+        let make = || (Arc::clone(&tensor.data), rounded(tensor, element));
+        let (_, known) = folded.rounded.entry(Arc::as_ptr(&tensor.data).addr()).or_insert_with(make);
+        ConstantTensor { of: PlanType { element, ..tensor.of.clone() }, data: Arc::clone(&known.data) }
+    }
+
     /// Returns a vector of one number.
     pub(in crate::plan) fn filled(&mut self, length: usize, value: f32) -> ConstantTensor {
         let make = || ConstantTensor::of_f32(&[length], &vec![value; length]);
@@ -197,7 +208,7 @@ impl<'a> PlanBuilder<'a> {
         let mut data = AlignedBytes::zeroed(bytes);
         let read: Vec<KernelInput<'_>> =
             inputs.iter().map(|input| KernelInput { of: &input.of, bytes: input.data.as_bytes() }).collect();
-        kernels::run(operation, &read, &mut KernelOutput { of: &of, bytes: data.as_bytes_mut() })?;
+        kernels::run(operation, None, &read, &mut KernelOutput { of: &of, bytes: data.as_bytes_mut() })?;
         let result = ConstantTensor { of, data: Arc::new(data) };
         if let Some(folded) = &mut self.folded {
             let _inputs = inputs.iter().map(|input| Arc::clone(&input.data)).collect();

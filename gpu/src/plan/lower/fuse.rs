@@ -113,15 +113,7 @@ impl FusedSteps {
 
 /// Returns true if a function of each element can be applied as the step writes its result.
 fn can_activate(step: &LoweredStep) -> bool {
-    let has_place = matches!(
-        step.operation,
-        Operation::Convolution { .. }
-            | Operation::MatrixProduct { .. }
-            | Operation::Affine { .. }
-            | Operation::Binary(_)
-            | Operation::LayerNorm { .. }
-    );
-    has_place && step.output.of.element == PlanElement::F32
+    step.operation.takes_activation() && step.output.of.element == PlanElement::F32
 }
 
 /// Returns a convolution, or an affine function, with the constants of an affine function behind it

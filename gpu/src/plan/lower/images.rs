@@ -2,10 +2,13 @@
 
 use super::super::element::ConstantTensor;
 use super::super::operation::{
-    BinaryFunction, Interpolation, Operation, PoolFunction, ResizeCoordinates, UnaryFunction, WindowSpec,
+    BinaryFunction, ImageLayout, Interpolation, Operation, PoolFunction, ResizeCoordinates, UnaryFunction, WindowSpec,
 };
 use super::builder::{NodeOutputs, PlanBuilder, PlanValue};
 use super::node::OnnxNode;
+
+/// The order of dimensions in ONNX.
+const FIRST: ImageLayout = ImageLayout::ChannelsFirst;
 
 /// The most elements of a channel that is normalised by itself: as many ones are among the weights.
 const MAX_NORMALISED: usize = 1 << 24;
@@ -80,7 +83,7 @@ pub(super) fn convolution(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) ->
     let window = window(node, &image, x.shape().len(), size)?;
     let groups = usize::try_from(node.whole("group", 1)).map_err(|_| node.lacks("group is below 0"))?;
     let inputs: Vec<&PlanValue> = [&image, &kernels].into_iter().chain(node.optional(2)).collect();
-    let result = builder.emit(Operation::Convolution { window, groups }, &inputs)?;
+    let result = builder.emit(Operation::Convolution { layout: FIRST, window, groups }, &inputs)?;
     Ok(vec![as_before(&result, x)?])
 }
 
@@ -94,7 +97,7 @@ pub(super) fn pool(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOu
         _ => PoolFunction::MeanWithPads,
     };
     let window = window(node, &image, x.shape().len(), size)?;
-    let result = builder.emit(Operation::Pool { function, size, window }, &[&image])?;
+    let result = builder.emit(Operation::Pool { layout: FIRST, function, size, window }, &[&image])?;
     Ok(vec![as_before(&result, x)?])
 }
 
@@ -105,7 +108,7 @@ pub(super) fn global_pool(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) ->
     let size = [image.shape()[2], image.shape()[3]];
     let function = if node.operator() == "GlobalMaxPool" { PoolFunction::Max } else { PoolFunction::Mean };
     let window = WindowSpec { strides: [1; 2], dilations: [1; 2], pads: [0; 4], round_up: false };
-    let result = builder.emit(Operation::Pool { function, size, window }, &[&image])?;
+    let result = builder.emit(Operation::Pool { layout: FIRST, function, size, window }, &[&image])?;
     Ok(vec![as_before(&result, x)?])
 }
 
@@ -144,6 +147,7 @@ pub(super) fn instance_norm(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) 
 
 pub(super) fn local_response_norm(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let operation = Operation::LocalResponseNorm {
+        axis: 1,
         size: usize::try_from(node.whole("size", 0)).map_err(|_| node.lacks("its size is below 0"))?,
         alpha: node.float("alpha", 1e-4),
         beta: node.float("beta", 0.75),
@@ -183,7 +187,7 @@ pub(super) fn resize(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Node
         other => return Err(node.lacks(&format!("its coordinates are {other}"))),
     };
     let (size, scales) = new_size(node, x.shape(), of_old_opset)?;
-    let operation = Operation::Resize { size, scales, interpolation, coordinates };
+    let operation = Operation::Resize { layout: FIRST, size, scales, interpolation, coordinates };
     Ok(vec![as_before(&builder.emit(operation, &[&image])?, x)?])
 }
 

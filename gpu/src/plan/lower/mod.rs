@@ -2,19 +2,23 @@
 //! whose types are known. What does not depend on a request is computed here.
 //!
 //! ```text
-//! nodes ─▶ what no input reaches, folded once ─▶ by batch size: shapes, folded, lowered ─▶ fused
+//! nodes ─▶ what no input reaches, folded once
+//!       ─▶ by batch size: shapes, folded, lowered ─▶ fused ─▶ in half precision, channels last
 //! ```
 
 mod builder;
 mod elementwise;
 mod fuse;
 mod images;
+mod layout;
 mod movement;
 mod node;
 mod operators;
+mod precision;
 mod reductions;
 
 use super::element::{PlanElement, PlanType};
+use super::program::PlanPrecision;
 use super::weights;
 use crate::import::{BatchDimension, is_standard};
 use builder::{FoldedConstants, NodeOutputs, PlanBuilder};
@@ -41,6 +45,7 @@ pub(super) struct GraphLowering<'a> {
     /// The nodes that were folded into it.
     done: HashSet<usize>,
     folded: FoldedConstants,
+    precision: PlanPrecision,
 }
 
 /// A graph at one batch size.
@@ -66,6 +71,7 @@ impl<'a> GraphLowering<'a> {
         model: &'a ModelProto,
         batch: BatchDimension,
         folder: &Path,
+        precision: PlanPrecision,
     ) -> Result<GraphLowering<'a>, String> {
         let graph = model.graph.as_ref().ok_or("it has no graph")?;
         let mut opsets = model.opset_import.iter().filter(|opset| is_standard(opset.domain.as_deref()));
@@ -89,6 +95,7 @@ impl<'a> GraphLowering<'a> {
             constants: HashMap::new(),
             done: HashSet::new(),
             folded: FoldedConstants::default(),
+            precision,
         };
         lowering.fold_constants(&initializers, folder)?;
         Ok(lowering)
@@ -172,6 +179,11 @@ impl<'a> GraphLowering<'a> {
         let outputs = outputs(self.graph, &values, &inputs, rows, &mut builder)?;
         let kept: Vec<PlanValue> = outputs.iter().map(|(_, value)| value.clone()).collect();
         fuse::fuse(&mut builder, &kept)?;
+        let element = self.precision.element();
+        if element.is_half() {
+            precision::apply(&mut builder, &inputs, &outputs, element);
+            layout::apply(&mut builder)?;
+        }
         Ok(LoweredGraph { steps: builder.steps, inputs, outputs, folded, reshaped })
     }
 
