@@ -44,6 +44,29 @@ fn a_file_becomes_a_plan_that_is_described_and_written() {
 }
 
 #[test]
+fn a_plan_in_half_precision_has_half_the_weights_and_the_models_types() {
+    let folder = tempfile::tempdir().unwrap();
+    let written = |precision: &str| {
+        let path = folder.path().join(precision);
+        let output =
+            compile(&["--precision", precision, "--output", path.to_str().unwrap()], &fixture("linear.onnx"));
+        (String::from_utf8_lossy(&output.stdout).into_owned(), Plan::read(&path).unwrap())
+    };
+    let (_, single) = written("fp32");
+    for precision in ["fp16", "bf16"] {
+        let (said, plan) = written(precision);
+        assert!(said.contains(&format!(" of {}\n", precision.to_uppercase())), "{said}");
+        assert_eq!(plan.precision.name(), precision);
+        assert_eq!((&plan.inputs, &plan.outputs), (&single.inputs, &single.outputs));
+        assert!(plan.weights.as_bytes().len() < single.weights.as_bytes().len());
+    }
+    let refused = compile(&["--precision", "fp8"], &fixture("linear.onnx"));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("it must be fp32, fp16 or bf16"), "{said}");
+}
+
+#[test]
 fn a_file_that_can_not_become_a_plan_ends_with_code_2_and_the_node() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("loop.onnx");

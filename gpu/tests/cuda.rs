@@ -6,18 +6,19 @@
 mod light;
 #[path = "harness/model_rows.rs"]
 mod model_rows;
+#[path = "harness/operations.rs"]
+mod operations;
 
 use light::made_folder;
 use model_rows::run_rows;
+use operations::{of, operation_cases, plan_of, random_row};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use symphony_fake_driver::{FakeDriver, Fault, driver_error, ecc_error};
 use symphony_gpu::cuda::{CudaDevice, CudaDevices, DeviceTimes};
 use symphony_gpu::plan::{
-    AlignedBytes, BatchPlan, BinaryFunction, CompileOptions, ImageLayout, Interpolation, Launch, Operand, Operation, PadFill, Plan,
-    PlanElement, PlanModel, PlanPort, PlanPrecision, PlanRegion, PlanType, PoolFunction, ReduceFunction,
-    ResizeCoordinates, UnaryFunction, WindowSpec,
+    self, BatchPlan, BinaryFunction, CompileOptions, Operation, Plan, PlanModel, PlanPrecision, UnaryFunction,
 };
 use symphony_gpu::{
     CudaExecutor, CudaModel, EnqueueError, Executor, FinishedJob, HostModel, Job, RowSlots, RunError,
@@ -30,176 +31,27 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 const GIB: u64 = 1 << 30;
 
+use symphony_gpu::plan::PlanElement::{F32, I32, I64};
+
 fn fake() -> (Arc<FakeDriver>, Arc<CudaDevice>) {
     let driver = FakeDriver::new(&[4 * GIB]);
     let device = CudaDevices::new(Some(driver.clone())).get(0).unwrap();
     (driver, device)
 }
 
-use PlanElement::{Bool, F32, I32, I64};
-
-fn of(element: PlanElement, shape: &[usize]) -> PlanType {
-    PlanType { element, shape: shape.to_vec() }
-}
-
-/// A plan of one operation on inputs of these types, for one row.
-fn plan_of(operation: Operation, activation: Option<UnaryFunction>, inputs: &[PlanType]) -> Plan {
-    let types: Vec<&PlanType> = inputs.iter().collect();
-    let output = operation.result(&types).unwrap_or_else(|why| panic!("{operation:?}: {why}"));
-    let mut end = 0;
-    let mut port = |name: String, row: &PlanType| {
-        let offset = usize::next_multiple_of(end, 256);
-        end = offset + row.bytes().unwrap();
-        PlanPort { name, row: row.clone(), offset }
-    };
-    let ports: Vec<PlanPort> = inputs.iter().enumerate().map(|(at, of)| port(format!("x{at}"), of)).collect();
-    let operand =
-        |port: &PlanPort| Operand { region: PlanRegion::Inputs, offset: port.offset, of: port.row.clone() };
-    let launch = Launch {
-        operation,
-        inputs: ports.iter().map(operand).collect(),
-        output: Operand { region: PlanRegion::Outputs, offset: 0, of: output.clone() },
-        activation,
-        nodes: vec!["node".to_owned()],
-    };
-    Plan {
-        precision: PlanPrecision::Fp32,
-        input_bytes: end,
-        output_bytes: output.bytes().unwrap(),
-        outputs: vec![PlanPort { name: "y".to_owned(), row: output, offset: 0 }],
-        inputs: ports,
-        batches: vec![BatchPlan { rows: 1, workspace_bytes: 0, launches: vec![launch] }],
-        weights: AlignedBytes::default(),
-    }
-}
-
-fn window(strides: [usize; 2], dilations: [usize; 2], pads: [usize; 4], round_up: bool) -> WindowSpec {
-    WindowSpec { strides, dilations, pads, round_up }
-}
-
-/// Each operation in the forms that its kernel tells apart.
-fn operations() -> Vec<(Operation, Vec<PlanType>)> {
-    let f32s = |shapes: &[&[usize]]| shapes.iter().map(|shape| of(F32, shape)).collect::<Vec<_>>();
-    let image = || f32s(&[&[2, 6, 9, 7]]);
-    let mut all = vec![
-        (Operation::Unary(UnaryFunction::Gelu), f32s(&[&[3, 5]])),
-        (Operation::Unary(UnaryFunction::Clip { least: -0.5, most: 0.25 }), f32s(&[&[300, 3]])),
-        (Operation::Unary(UnaryFunction::Neg), vec![of(I64, &[4])]),
-        (Operation::Unary(UnaryFunction::Not), vec![of(Bool, &[4])]),
-        (Operation::Select, vec![of(Bool, &[3, 1]), of(I64, &[1, 4]), of(I64, &[2, 3, 4])]),
-        (Operation::Affine { axis: 1 }, f32s(&[&[2, 6, 9, 7], &[6], &[6]])),
-        (Operation::Softmax { axis: 1, logarithm: false }, f32s(&[&[4, 5, 3]])),
-        (Operation::Softmax { axis: 2, logarithm: true }, f32s(&[&[4, 5, 3]])),
-        (Operation::LayerNorm { axis: 1, epsilon: 1e-5 }, f32s(&[&[4, 5, 3], &[5, 3], &[5, 3]])),
-        (Operation::LayerNorm { axis: 2, epsilon: 1e-3 }, f32s(&[&[4, 5, 3], &[3]])),
-        (Operation::LocalResponseNorm { size: 3, alpha: 0.1, beta: 0.75, bias: 1.0 }, image()),
-        (Operation::Concat { axis: 1 }, f32s(&[&[2, 3, 4], &[2, 0, 4], &[2, 1, 4], &[2, 5, 4]])),
-        (Operation::Concat { axis: 0 }, vec![of(Bool, &[3]), of(Bool, &[5])]),
-        (Operation::Gather { axis: 1 }, vec![of(F32, &[2, 3, 4]), of(I64, &[2, 2])]),
-        (Operation::Gather { axis: 0 }, vec![of(Bool, &[3, 5]), of(I32, &[4])]),
-    ];
-    for to in [F32, I64, I32, Bool] {
-        all.extend([F32, I64, I32, Bool].map(|from| (Operation::Cast { to }, vec![of(from, &[7])])));
-    }
-    for function in [BinaryFunction::Add, BinaryFunction::LessOrEqual, BinaryFunction::Prelu] {
-        all.push((Operation::Binary(function), f32s(&[&[2, 1, 4], &[3, 1]])));
-        all.push((Operation::Binary(function), vec![of(I32, &[4]), of(I32, &[3, 4])]));
-        all.push((Operation::Binary(function), vec![of(I64, &[1]), of(I64, &[3, 4])]));
-    }
-    all.push((Operation::Binary(BinaryFunction::Xor), vec![of(Bool, &[2, 1]), of(Bool, &[1, 3])]));
-    for (window, groups, weights) in [
-        (window([1, 1], [1, 1], [1, 1, 1, 1], false), 1, [20, 6, 3, 3]),
-        (window([2, 3], [1, 2], [0, 2, 1, 0], false), 2, [40, 3, 2, 3]),
-        (window([2, 1], [2, 1], [3, 0, 0, 2], false), 6, [12, 1, 3, 1]),
-    ] {
-        for inputs in [vec![&[2, 6, 9, 7][..], &weights], vec![&[2, 6, 9, 7][..], &weights, &weights[..1]]] {
-            all.push((Operation::Convolution { window, groups }, f32s(&inputs)));
-        }
-    }
-    for (transposed, shapes) in [
-        ([false, false], [&[3, 4, 5][..], &[5, 6]]),
-        ([true, false], [&[2, 1, 5, 4], &[3, 5, 6]]),
-        ([false, true], [&[4, 5], &[2, 6, 5]]),
-        ([true, true], [&[5, 4], &[6, 5]]),
-    ] {
-        let operation = Operation::MatrixProduct { transposed, alpha: 0.5 };
-        all.push((operation.clone(), f32s(&shapes)));
-        all.push((operation, f32s(&[shapes[0], shapes[1], &[6]])));
-    }
-    for function in [PoolFunction::Max, PoolFunction::Mean, PoolFunction::MeanWithPads] {
-        for window in
-            [window([2, 2], [1, 1], [0, 0, 0, 0], true), window([1, 2], [2, 1], [1, 0, 1, 1], false)]
-        {
-            all.push((Operation::Pool { function, size: [3, 2], window }, image()));
-        }
-    }
-    for (function, axes) in [
-        (ReduceFunction::Mean, vec![2, 3]),
-        (ReduceFunction::Max, vec![0]),
-        (ReduceFunction::LogSumExp, vec![1, 3]),
-        (ReduceFunction::Sum, vec![0, 1, 2, 3]),
-        (ReduceFunction::L2, vec![]),
-    ] {
-        all.push((Operation::Reduce { function, axes: axes.clone() }, image()));
-        all.push((Operation::Reduce { function, axes: axes.clone() }, f32s(&[&[1, 4, 1, 3]])));
-        all.push((Operation::Reduce { function, axes }, vec![of(I64, &[2, 3, 1, 4])]));
-    }
-    for element in [F32, I64, Bool] {
-        let (walked, strides) = (vec![4, 2, 3], vec![1, 12, -4]);
-        let operation = Operation::StridedCopy { walked, strides, offset: 8, shape: vec![8, 3] };
-        all.push((operation, vec![of(element, &[2, 3, 4])]));
-        for fill in [PadFill::Constant(1.0), PadFill::Edge, PadFill::Reflect] {
-            let (begins, ends) = (vec![1, -1, 2], vec![0, 2, -1]);
-            all.push((Operation::Pad { begins, ends, fill }, vec![of(element, &[2, 3, 4])]));
-        }
-    }
-    for (interpolation, coordinates) in [
-        (Interpolation::NearestDown, ResizeCoordinates::HalfPixel),
-        (Interpolation::NearestUp, ResizeCoordinates::AlignCorners),
-        (Interpolation::Floor, ResizeCoordinates::Asymmetric),
-        (Interpolation::Ceil, ResizeCoordinates::PytorchHalfPixel),
-        (Interpolation::Linear, ResizeCoordinates::HalfPixel),
-    ] {
-        let (size, scales) = ([12, 5], [12.0 / 9.0, 5.0 / 7.0]);
-        all.push((Operation::Resize { size, scales, interpolation, coordinates }, image()));
-    }
-    all
-}
-
-/// Random bytes of a row's inputs, small whole numbers and floats around 0.
-fn random_row(plan: &Plan, seed: u64) -> Vec<u8> {
-    let mut rng = fastrand::Rng::with_seed(seed);
-    let signature = plan.signature();
-    let mut row = vec![0; signature.input_bytes()];
-    for (at, port) in plan.inputs.iter().enumerate() {
-        let bytes = &mut row[signature.input_range(at)];
-        bytes.chunks_exact_mut(port.row.element.bytes()).for_each(|to| match port.row.element {
-            F32 => to.copy_from_slice(&(rng.f32() * 4.0 - 2.0).to_le_bytes()),
-            I64 => to.copy_from_slice(&rng.i64(-2..2).to_le_bytes()),
-            I32 => to.copy_from_slice(&rng.i32(-2..2).to_le_bytes()),
-            Bool => to[0] = u8::from(rng.bool()),
-        });
-    }
-    row
-}
-
 #[test]
 fn each_operation_gives_through_its_kernel_what_the_interpreter_gives() {
     let (driver, device) = fake();
     let mut names = std::collections::BTreeSet::new();
-    for (at, (operation, inputs)) in operations().into_iter().enumerate() {
-        names.insert(operation.name());
-        let is_float = operation.result(&inputs.iter().collect::<Vec<_>>()).is_ok_and(|of| of.element == F32);
-        let activations = [None, Some(UnaryFunction::LeakyRelu { alpha: 0.5 })];
-        for activation in activations.into_iter().take(if is_float { 2 } else { 1 }) {
-            let plan = plan_of(operation.clone(), activation, &inputs);
-            let rows = [random_row(&plan, at as u64)];
-            let mut ours = CudaModel::new(plan.clone(), &device).unwrap();
-            let mut reference = PlanModel::new(plan).unwrap();
-            let case = format!("{operation:?} of {inputs:?}, then {activation:?}");
-            let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run_rows(&mut ours, &rows)));
-            assert_eq!(found.unwrap_or_else(|_| panic!("{case}")), run_rows(&mut reference, &rows), "{case}");
-        }
+    for (at, case) in operation_cases().into_iter().enumerate() {
+        names.insert(case.operation.name());
+        let plan = plan_of(case.operation.clone(), case.activation, &case.inputs);
+        let rows = [random_row(&plan, at as u64)];
+        let mut ours = CudaModel::new(plan.clone(), &device).unwrap();
+        let mut reference = PlanModel::new(plan).unwrap();
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run_rows(&mut ours, &rows)));
+        let found = found.unwrap_or_else(|_| panic!("{case:?}"));
+        assert_eq!(found, run_rows(&mut reference, &rows), "{case:?}");
     }
     assert_eq!(names.len(), 17, "operations without a case: there are {names:?}");
     drop(device);
@@ -225,11 +77,15 @@ fn networks_give_on_a_gpu_what_the_interpreter_gives() {
         exported.join("vision.onnx"),
         exported.join("encoder.onnx"),
     ] {
-        let mut ours = CudaModel::load(&path, 3, &device).unwrap();
-        let mut reference = PlanModel::new(ours.plan().clone()).unwrap();
-        let rows: Vec<Vec<u8>> =
-            (0..ours.max_batch().min(3)).map(|row| random_indices(ours.plan(), row as u64)).collect();
-        assert_eq!(run_rows(&mut ours, &rows), run_rows(&mut reference, &rows), "{}", path.display());
+        for precision in PlanPrecision::ALL {
+            let compiled = plan::compile(&path, CompileOptions { max_batch: 2, precision }).unwrap();
+            let mut ours = CudaModel::new(compiled.plan.clone(), &device).unwrap();
+            let mut reference = PlanModel::new(compiled.plan).unwrap();
+            let rows: Vec<Vec<u8>> =
+                (0..ours.max_batch()).map(|row| random_indices(ours.plan(), row as u64)).collect();
+            let what = format!("{} in {precision}", path.display());
+            assert_eq!(run_rows(&mut ours, &rows), run_rows(&mut reference, &rows), "{what}");
+        }
     }
     drop(device);
     assert!(driver.live(0).is_empty(), "{:?} are left", driver.live(0));

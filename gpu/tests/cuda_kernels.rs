@@ -12,8 +12,8 @@ use symphony_gpu::cuda::{compile_kernels, kernel_source};
 /// The environment variable that makes the test below compile, and not start itself.
 const INSIDE: &str = "SYMPHONY_COMPILES_KERNELS";
 
-/// The capabilities of A100, L40 and H100.
-const CAPABILITIES: [[u32; 2]; 3] = [[8, 0], [8, 9], [9, 0]];
+/// The capabilities of A100, L40, H100 and B200.
+const CAPABILITIES: [[u32; 2]; 4] = [[8, 0], [8, 9], [9, 0], [10, 0]];
 
 #[test]
 fn the_kernels_compile_with_the_arguments_that_the_host_lays_out() {
@@ -35,7 +35,9 @@ fn the_kernels_compile_with_the_arguments_that_the_host_lays_out() {
 fn compile_for_all() {
     let source = kernel_source();
     for capability in CAPABILITIES {
+        let began = std::time::Instant::now();
         let compiled = compile_kernels(&source, capability).unwrap_or_else(|error| panic!("{error}"));
+        println!("{capability:?} took {:?}", began.elapsed());
         let text = String::from_utf8_lossy(&compiled);
         for kernel in KERNELS {
             assert!(text.contains(&format!(".entry {kernel}(")), "{kernel} for {capability:?}");

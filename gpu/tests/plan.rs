@@ -16,7 +16,10 @@ use onnx::{FLOAT, constant, file, graph, node, numbers_attribute, tensor};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use symphony_gpu::HostModel;
-use symphony_gpu::plan::{Launch, Operation, Plan, PlanModel, PlanRegion, compile};
+use symphony_gpu::plan::{
+    CompileOptions, ImageLayout, Launch, Operation, Plan, PlanElement, PlanModel, PlanPrecision, PlanRegion,
+    compile,
+};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
@@ -156,8 +159,8 @@ fn a_plan_is_read_as_it_was_written_and_gives_the_same() {
     let refused = Plan::read(&fixture("linear.onnx")).unwrap_err().to_string();
     assert!(refused.contains("linear.onnx: is not a plan or is damaged"), "{refused}");
     let mut bytes = plan.to_bytes().unwrap();
-    bytes[7] = 2;
-    assert!(Plan::from_bytes(&bytes).unwrap_err().contains("version 2; 1 is read"));
+    bytes[7] = 1;
+    assert!(Plan::from_bytes(&bytes).unwrap_err().contains("version 1; 2 is read"));
 }
 
 /// Returns the plan of a chain of three sums of the input with itself.
@@ -236,4 +239,25 @@ fn batch_norms_behind_convolutions_become_part_of_them_and_no_weight_lies_twice(
     assert!((100.0..104.0).contains(&megabytes), "{megabytes} MB");
     let workspaces = compiled.plan.batches.iter().map(|batch| batch.workspace_bytes);
     assert!(workspaces.is_sorted(), "a larger batch needs no less");
+}
+
+#[test]
+fn images_of_halves_are_turned_around_once_at_each_end_and_not_between() {
+    let path = made_folder("light_models").join("light_resnet50.onnx");
+    let options = CompileOptions { max_batch: 1, precision: PlanPrecision::Fp16 };
+    let plan = compile(&path, options).unwrap().plan;
+    let launches = &plan.batches[0].launches;
+    let copies = launches.iter().filter(|of| matches!(of.operation, Operation::StridedCopy { .. }));
+    assert_eq!(copies.count(), 1, "the pool's result is the same in either layout");
+    let casts = launches.iter().filter(|of| matches!(of.operation, Operation::Cast { .. }));
+    assert_eq!(casts.count(), 2, "at the input and at the output");
+    for launch in launches {
+        let first = ImageLayout::ChannelsFirst;
+        let kept = matches!(launch.operation, Operation::Convolution { layout, .. } if layout == first);
+        assert!(!kept, "{launch:?}");
+        if let Operation::Convolution { .. } = launch.operation {
+            assert!(launch.inputs.iter().all(|of| of.of.element == PlanElement::F16));
+            assert!(launch.inputs[0].of.shape[3].is_multiple_of(8), "a pixel is read in pieces of 16 bytes");
+        }
+    }
 }

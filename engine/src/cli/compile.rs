@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use symphony_gpu::import::{DimensionSizes, SizedFile};
-use symphony_gpu::plan::{self, BatchPlan, CompiledPlan, Launch, MAX_PLAN_BATCH, Operand, Plan, PlanPort};
+use symphony_gpu::plan::{
+    self, BatchPlan, CompileOptions, CompiledPlan, Launch, MAX_PLAN_BATCH, Operand, Plan, PlanPort,
+    PlanPrecision,
+};
 
 /// The arguments of `compile`.
 #[derive(Args)]
@@ -17,6 +20,9 @@ pub(super) struct CompileArguments {
     /// The largest batch; there are launches for each size up to it
     #[arg(long, value_name = "B", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=MAX_PLAN_BATCH as i64))]
     max_batch: u32,
+    /// The precision of weights and of what passes between launches; sums are of fp32 in any case
+    #[arg(long, value_name = "P", default_value = "fp32", value_parser = read_precision)]
+    precision: PlanPrecision,
     /// A size for a dynamic dimension beyond the batch; may be given several times
     #[arg(long = "size", value_name = "NAME=N", value_parser = read_size_flag)]
     sizes: Vec<(String, NonZeroU32)>,
@@ -33,11 +39,11 @@ pub(super) struct CompileArguments {
 /// Errors: the file can't be read or can't become a plan, exit code 2; the plan can't be written,
 /// exit code 3.
 pub(super) fn compile(arguments: CompileArguments) -> Result<(), CommandFailure> {
-    let CompileArguments { model, max_batch, sizes, output, launches } = arguments;
+    let CompileArguments { model, max_batch, precision, sizes, output, launches } = arguments;
     let sizes: DimensionSizes = sizes.into_iter().collect();
     let file = SizedFile { sizes: &sizes, ..SizedFile::from(&model) };
-    let compiled =
-        plan::compile(file, max_batch as usize).map_err(|error| CommandFailure::Input(error.to_string()))?;
+    let options = CompileOptions { max_batch: max_batch as usize, precision };
+    let compiled = plan::compile(file, options).map_err(|error| CommandFailure::Input(error.to_string()))?;
     println!("{}: {}", model.display(), summary(&compiled));
     if let Some(note) = &compiled.note {
         println!("batch: {note}");
@@ -48,6 +54,10 @@ pub(super) fn compile(arguments: CompileArguments) -> Result<(), CommandFailure>
         eprintln!("{}: written", output.display());
     }
     Ok(())
+}
+
+fn read_precision(name: &str) -> Result<PlanPrecision, String> {
+    PlanPrecision::of_name(name).ok_or_else(|| "it must be fp32, fp16 or bf16".to_owned())
 }
 
 /// Returns the line about what became of the nodes.
@@ -69,7 +79,8 @@ fn print_plan(plan: &Plan, launches: bool) {
         println!("{title}");
         ports.iter().for_each(|port| println!("  {}", port_line(port)));
     }
-    println!("weights: {} of FP32", megabytes(plan.weights.as_bytes().len()));
+    let precision = plan.precision.name().to_uppercase();
+    println!("weights: {} of {precision}", megabytes(plan.weights.as_bytes().len()));
     println!("batches");
     for BatchPlan { rows, workspace_bytes, launches } in &plan.batches {
         println!("  {rows}: {} launches, {} of workspace", launches.len(), megabytes(*workspace_bytes));

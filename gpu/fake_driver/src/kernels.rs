@@ -224,8 +224,7 @@ fn convolution(a: &ConvolutionArguments) -> Result<Found, String> {
     };
     let element = coded(a.element)?;
     let image = image_of(element, a.channels_last, [a.n, a.c, a.h, a.w].map(u64::from));
-    let weights =
-        image_of(element, a.channels_last, [a.m, a.depth, a.kernel_h, a.kernel_w].map(u64::from));
+    let weights = image_of(element, a.channels_last, [a.m, a.depth, a.kernel_h, a.kernel_w].map(u64::from));
     let (layout, groups) = (layout(a.channels_last), a.groups as usize);
     let operation = Operation::Convolution { layout, window, groups };
     let found = Found::new(operation, vec![(a.x, image), (a.weights, weights)], a.y);

@@ -10,8 +10,8 @@ use super::arguments::{
 use super::codes::Coded;
 use super::driver::{DevicePointer, LaunchShape};
 use crate::plan::{
-    BinaryFunction, ImageLayout, Launch, Operand, Operation, PadFill, PlanElement, PoolFunction, ReduceFunction,
-    UnaryFunction, WindowSpec,
+    BinaryFunction, ImageLayout, Launch, Operand, Operation, PadFill, PlanElement, PoolFunction,
+    ReduceFunction, UnaryFunction, WindowSpec,
 };
 use bytemuck::{Pod, bytes_of};
 
@@ -206,7 +206,11 @@ impl Placed<'_> {
     fn unary(&self, function: UnaryFunction, x: u64, element: PlanElement, count: u64) -> KernelLaunch {
         let (function, element) = (FunctionCode::of(Some(function)), element.code());
         let arguments = UnaryArguments { x, y: self.y(), count, function, element, unused: 0 };
-        KernelLaunch::for_eight("unary", if self.element(0).is_float() { count } else { count * EACH_TIME }, &arguments)
+        KernelLaunch::for_eight(
+            "unary",
+            if self.element(0).is_float() { count } else { count * EACH_TIME },
+            &arguments,
+        )
     }
 
     fn cast(&self, to: PlanElement, count: u64) -> KernelLaunch {

@@ -37,8 +37,8 @@ pub use interpreter::PlanMemory;
 pub use kernels::compute;
 pub use model::PlanModel;
 pub use operation::{
-    BinaryFunction, ImageLayout, Interpolation, Operation, PadFill, PoolFunction, ReduceFunction, ResizeCoordinates,
-    UnaryFunction, WindowSpec,
+    BinaryFunction, ImageLayout, Interpolation, Operation, PadFill, PoolFunction, ReduceFunction,
+    ResizeCoordinates, UnaryFunction, WindowSpec,
 };
 pub use program::{
     BatchPlan, Launch, MAX_PLAN_BATCH, Operand, PLAN_ALIGNMENT, Plan, PlanPort, PlanPrecision, PlanRegion,

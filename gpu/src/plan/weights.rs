@@ -26,7 +26,9 @@ pub(super) fn read_within(tensor: &TensorProto) -> Result<ConstantTensor, String
         (None, PlanElement::I64) => copied(bytemuck::cast_slice(&tensor.int64_data)),
         (None, PlanElement::I32) => copied(bytemuck::cast_slice(&tensor.int32_data)),
         // `of_onnx` gives no halves.
-        (None, PlanElement::F16 | PlanElement::Bf16) => return Err(format!("{} has halves", describe(tensor))),
+        (None, PlanElement::F16 | PlanElement::Bf16) => {
+            return Err(format!("{} has halves", describe(tensor)));
+        }
         (None, PlanElement::Bool) => {
             copied(&tensor.int32_data.iter().map(|&x| u8::from(x != 0)).collect::<Vec<u8>>())
         }

@@ -82,6 +82,7 @@ int main(int count, char** paths) {
     std::vector<Region> regions(take_number());
     for (Region& region : regions) {
         region = {take_number(), take_number()};
+        if (region.bytes == 0) continue;
         u64 start = region.address / PAGE * PAGE, end = (region.address + region.bytes + PAGE - 1) / PAGE * PAGE;
         void* mapped = mmap((void*)start, end - start, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);

@@ -172,7 +172,11 @@ impl<'a> PlanBuilder<'a> {
     }
 
     /// Returns a constant of floats as halves of this type.
-    pub(in crate::plan) fn rounded(&mut self, tensor: &ConstantTensor, element: PlanElement) -> ConstantTensor {
+    pub(in crate::plan) fn rounded(
+        &mut self,
+        tensor: &ConstantTensor,
+        element: PlanElement,
+    ) -> ConstantTensor {
         let Some(folded) = &mut self.folded else { return rounded(tensor, element) };
         let make = || (Arc::clone(&tensor.data), rounded(tensor, element));
         let (_, known) = folded.rounded.entry(Arc::as_ptr(&tensor.data).addr()).or_insert_with(make);

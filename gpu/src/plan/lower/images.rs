@@ -2,7 +2,8 @@
 
 use super::super::element::ConstantTensor;
 use super::super::operation::{
-    BinaryFunction, ImageLayout, Interpolation, Operation, PoolFunction, ResizeCoordinates, UnaryFunction, WindowSpec,
+    BinaryFunction, ImageLayout, Interpolation, Operation, PoolFunction, ResizeCoordinates, UnaryFunction,
+    WindowSpec,
 };
 use super::builder::{NodeOutputs, PlanBuilder, PlanValue};
 use super::node::OnnxNode;
