@@ -1,7 +1,7 @@
-//! The arithmetic of the kernels for GPUs, without one: their source is compiled as C++ for the host,
-//! with fibers for threads and with the instructions of tensor cores written out, and each operation
-//! is compared with the interpreter. Memory ends in front of pages that are not there, so that a kernel
-//! that reads or writes beyond its tensors is found.
+//! The arithmetic of the kernels for GPUs, without one: their source is compiled as C++ for the
+//! host, with fibers for threads and with the instructions of tensor cores written out, and each
+//! operation is compared with the interpreter. Memory ends in front of pages that are not there, so
+//! that a kernel that reads or writes beyond its tensors is found.
 
 #[path = "../../engine/tests/harness/light_models.rs"]
 #[allow(dead_code, reason = "a part of it is used")]

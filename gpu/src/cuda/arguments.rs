@@ -143,9 +143,9 @@ device_struct! {
         /// After how many elements the left input is read from its start again; 0 where only the
         /// strides say what is read.
         left_period: u64,
-        /// As `left_inner`.
+        /// What `left_inner` is, for the right input.
         right_inner: u64,
-        /// As `left_period`.
+        /// What `left_period` is, for the right input.
         right_period: u64,
         /// What follows.
         activation: FunctionCode,

@@ -64,7 +64,7 @@ const ENOUGH_TILES: u64 = 96;
 /// The channels of a group's output below which a convolution is computed without tiles.
 const FEW_CHANNELS: usize = 16;
 
-/// The same of halves, whose tiles are smaller than those of FP32 in relation to their speed.
+/// The channels of a group below which halves are computed without tiles.
 const FEW_CHANNELS_OF_HALVES: usize = 8;
 
 /// The neighbouring floats that a thread computes where they are computed one by one.

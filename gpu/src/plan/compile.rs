@@ -35,7 +35,7 @@ pub struct CompileOptions {
     pub precision: PlanPrecision,
 }
 
-/// For this largest batch, in single precision.
+/// Makes options for this largest batch, in single precision.
 impl From<usize> for CompileOptions {
     fn from(max_batch: usize) -> CompileOptions {
         CompileOptions { max_batch, precision: PlanPrecision::Fp32 }

@@ -26,8 +26,8 @@ pub enum Operation {
         /// The dimension.
         axis: usize,
     },
-    /// A convolution of an image with kernels, `[M, C / groups, h, w]` where channels come first and
-    /// `[M, h, w, C / groups]` where they come last, and perhaps a bias `[M]`.
+    /// A convolution of an image with kernels, `[M, C / groups, h, w]` where channels come first
+    /// and `[M, h, w, C / groups]` where they come last, and perhaps a bias `[M]`.
     Convolution {
         /// The order of the image's, the kernels' and the output's dimensions.
         layout: ImageLayout,

@@ -2,21 +2,19 @@
 //! result is rounded once, to nearest, ties to even.
 
 use super::super::element::{AlignedBytes, PlanElement, PlanType};
-use super::super::operation::{Operation, UnaryFunction};
 use super::operand::{KernelInput, KernelOutput};
-use super::{activate, run_single};
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-/// Computes an operation with halves among its inputs or as its output.
+/// Calls `compute` with floats of single precision in place of halves among the inputs or as the
+/// output.
 ///
-/// Errors: those of the operation.
-pub(super) fn run(
-    operation: &Operation,
-    activation: Option<UnaryFunction>,
+/// Errors: those of `compute`.
+pub(super) fn with_single(
     inputs: &[KernelInput<'_>],
     output: &mut KernelOutput<'_>,
+    compute: impl FnOnce(&[KernelInput<'_>], &mut KernelOutput<'_>) -> Result<(), String>,
 ) -> Result<(), String> {
     let single = |of: &PlanType| match of.element.is_half() {
         true => PlanType::new(PlanElement::F32, of.shape.clone()),
@@ -32,17 +30,10 @@ pub(super) fn run(
     let read: Vec<KernelInput<'_>> = read.collect();
     let of = single(output.of);
     if !output.of.element.is_half() {
-        run_single(operation, &read, output)?;
-        if let (Some(function), PlanElement::F32) = (activation, output.of.element) {
-            activate(function, output.bytes);
-        }
-        return Ok(());
+        return compute(&read, output);
     }
     let mut result = AlignedBytes::zeroed(of.bytes().unwrap_or(0));
-    run_single(operation, &read, &mut KernelOutput { of: &of, bytes: result.as_bytes_mut() })?;
-    if let Some(function) = activation {
-        activate(function, result.as_bytes_mut());
-    }
+    compute(&read, &mut KernelOutput { of: &of, bytes: result.as_bytes_mut() })?;
     round(cast_slice(result.as_bytes()), output.of.element, output.bytes);
     Ok(())
 }

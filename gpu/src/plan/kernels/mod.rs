@@ -33,13 +33,11 @@ pub(super) fn run(
     }
     let halves = inputs.iter().any(|input| input.of.element.is_half()) || output.of.element.is_half();
     if halves && !only_moves(operation) {
-        return half::run(operation, activation, inputs, output);
+        return half::with_single(inputs, output, |inputs, output| {
+            run_single(operation, activation, inputs, output)
+        });
     }
-    run_single(operation, inputs, output)?;
-    if let Some(function) = activation {
-        activate(function, output.bytes);
-    }
-    Ok(())
+    run_single(operation, activation, inputs, output)
 }
 
 /// Returns true if elements stay what they are.
@@ -54,9 +52,11 @@ fn only_moves(operation: &Operation) -> bool {
     )
 }
 
-/// Computes an operation whose floats are of single precision, or that only moves them.
+/// Computes an operation whose floats are of single precision, or that only moves them, and an
+/// activation of them.
 fn run_single(
     operation: &Operation,
+    activation: Option<UnaryFunction>,
     inputs: &[KernelInput<'_>],
     output: &mut KernelOutput<'_>,
 ) -> Result<(), String> {
@@ -98,6 +98,9 @@ fn run_single(
                 image::resize(*scales, *interpolation, *coordinates, inputs[0], output);
             });
         }
+    }
+    if let Some(function) = activation {
+        activate(function, output.bytes);
     }
     Ok(())
 }

@@ -4,7 +4,6 @@
 use super::super::element::{AlignedBytes, ConstantTensor, PlanElement, PlanType};
 use super::super::kernels::{self, KernelInput, KernelOutput};
 use super::super::operation::{Operation, UnaryFunction};
-use super::precision::rounded;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -177,8 +176,8 @@ impl<'a> PlanBuilder<'a> {
         tensor: &ConstantTensor,
         element: PlanElement,
     ) -> ConstantTensor {
-        let Some(folded) = &mut self.folded else { return rounded(tensor, element) };
-        let make = || (Arc::clone(&tensor.data), rounded(tensor, element));
+        let Some(folded) = &mut self.folded else { return tensor.rounded(element) };
+        let make = || (Arc::clone(&tensor.data), tensor.rounded(element));
         let (_, known) = folded.rounded.entry(Arc::as_ptr(&tensor.data).addr()).or_insert_with(make);
         ConstantTensor { of: PlanType { element, ..tensor.of.clone() }, data: Arc::clone(&known.data) }
     }
