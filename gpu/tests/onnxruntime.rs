@@ -195,9 +195,18 @@ fn survive(bytes: &[u8]) -> Result<(), LoadError> {
     std::fs::write(&path, bytes).unwrap();
     let mut model = load(&path)?;
     let input = vec![1; model.signature().input_bytes()];
-    (0..3).for_each(|row| model.stage(row, &input));
-    let _ = model.run(3);
+    // One whose batch was damaged may run one request at a time.
+    let rows = model.max_batch();
+    (0..rows).for_each(|row| model.stage(row, &input));
+    let _ = model.run(rows);
     Ok(())
+}
+
+#[test]
+fn a_file_whose_batch_was_damaged_runs_one_request_at_a_time() {
+    let mut bytes = std::fs::read(fixture("types")).unwrap();
+    bytes[274] = 24;
+    survive(&bytes).unwrap();
 }
 
 #[test]
