@@ -1,6 +1,7 @@
 //! Connections over loopback, with each driver that this machine has: what is sent comes whole and
 //! in order, whatever the peer does with its side, and everything is bounded and given back.
 
+use cluster::Cluster;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::cell::Cell;
@@ -17,6 +18,9 @@ use symphony_transport::tcp::{
 
 /// Far more than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+#[path = "cluster/mod.rs"]
+mod cluster;
 
 /// Sockets with what has happened to them.
 struct Peer {
@@ -111,6 +115,10 @@ fn until<const N: usize>(peers: [&mut Peer; N], holds: impl Fn(&[&mut Peer; N]) 
 fn connected(options: SocketOptions) -> (Peer, SocketId, Peer, SocketId) {
     let (mut server, address) = Peer::listening(options);
     let mut client = Peer::new(options);
+    if let Some(cluster) = CLUSTER.get() {
+        client.sockets.protect(cluster.host());
+        server.sockets.protect(cluster.host());
+    }
     let dialled = client.connect(address);
     until([&mut client, &mut server], |[client, server]| {
         !client.connected.is_empty() && !server.accepted.is_empty()
@@ -126,6 +134,8 @@ fn pattern(from: usize, count: usize) -> Vec<u8> {
 }
 
 thread_local! {
+    /// The cluster whose certificates the test's connections need; none where they are in clear.
+    static CLUSTER: Cell<Option<&'static Cluster>> = const { Cell::new(None) };
     /// The driver that the test's thread tries.
     static DRIVER: Cell<DriverChoice> = const { Cell::new(DriverChoice::Best) };
 }
@@ -170,6 +180,11 @@ macro_rules! over_both_drivers {
 
 over_both_drivers! {
     bytes_come_whole_and_in_order,
+    over_tls_bytes_come_whole_and_in_order,
+    a_stranger_is_refused_with_a_sentence_on_both_sides,
+    one_who_speaks_the_protocol_in_clear_is_told_so_in_it,
+    a_stranger_that_says_nothing_or_garbage_holds_no_socket,
+    beyond_loopback_nothing_goes_in_clear,
     what_a_turn_queues_goes_in_one_send,
     large_sends_come_whole_and_end_with_a_peer_that_never_reads,
     where_io_uring_is_forbidden_it_is_epoll_and_says_so,
@@ -241,6 +256,82 @@ fn exchange(steps: Vec<Step>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+fn over_tls_bytes_come_whole_and_in_order() {
+    CLUSTER.set(Some(Box::leak(Box::new(Cluster::new()))));
+    bytes_come_whole_and_in_order();
+    large_sends_come_whole(&mut connected(SocketOptions { outgoing_bytes: 256 << 10, ..small() }));
+}
+
+fn a_stranger_is_refused_with_a_sentence_on_both_sides() {
+    let (ours, other) = (Cluster::new(), Cluster::new());
+    let (mut server, address) = Peer::listening(small());
+    server.sockets.protect(ours.host());
+    let mut stranger = Peer::new(small());
+    stranger.sockets.protect(other.host());
+    let dialled = stranger.connect(address);
+    until([&mut stranger, &mut server], |[stranger, server]| {
+        stranger.has_ended(dialled) && server.ended.len() == 1 && server.sockets.free() == 4
+    });
+    for (peer, sentence) in [(&stranger, "not of this cluster"), (&server, "refuses this host's certificate")]
+    {
+        let end = peer.ended[0].1.to_string();
+        assert!(matches!(peer.ended[0].1, SocketEnd::Stranger { .. }) && end.contains(sentence), "{end}");
+    }
+    assert!(server.accepted.is_empty() && stranger.connected.is_empty());
+    assert_eq!(server.sockets.counters().strangers, 1);
+}
+
+fn one_who_speaks_the_protocol_in_clear_is_told_so_in_it() {
+    use symphony_transport::wire::{Alive, Payload, decode};
+    let cluster = Cluster::new();
+    let (mut server, address) = Peer::listening(small());
+    server.sockets.protect(cluster.host());
+    let mut stream = TcpStream::connect(address).unwrap();
+    let mut frame = [0; 64];
+    let length = Payload::Alive(Alive { number: 0, sent: Nanos::ZERO }).encode(&mut frame).unwrap();
+    stream.write_all(&frame[..length]).unwrap();
+    let reader = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        bytes
+    });
+    until([&mut server], |[server]| server.ended.len() == 1 && server.sockets.free() == 4);
+    assert!(server.ended[0].1.to_string().contains("does not speak TLS"));
+    let answer = reader.join().unwrap();
+    let Some((Payload::Closing(closing), _)) = decode(&answer).unwrap() else { panic!("{answer:?}") };
+    assert!(closing.sentence.to_string().contains("need TLS"), "{}", closing.sentence);
+    assert!(server.accepted.is_empty());
+}
+
+fn a_stranger_that_says_nothing_or_garbage_holds_no_socket() {
+    let cluster = Cluster::new();
+    let (mut server, address) = Peer::listening(small());
+    server.sockets.protect(cluster.host());
+    let _silent = TcpStream::connect(address).unwrap();
+    let mut garbage = TcpStream::connect(address).unwrap();
+    garbage.write_all(&[22, 3, 1, 0, 5, 9, 9, 9, 9, 9]).unwrap();
+    garbage.set_read_timeout(Some(PATIENCE)).unwrap();
+    until([&mut server], |[server]| server.ended.len() == 1);
+    drop(garbage);
+    until([&mut server], |[server]| server.sockets.free() == 3);
+    server.skipped = small().connect_within + Nanos(1);
+    until([&mut server], |[server]| server.sockets.free() == 4);
+    assert!(server.accepted.is_empty());
+    assert_eq!(server.ended.len(), 1, "who never spoke is not spoken of");
+}
+
+fn beyond_loopback_nothing_goes_in_clear() {
+    let mut peer = Peer::new(small());
+    let everywhere = "0.0.0.0:0".parse().unwrap();
+    let error = peer.sockets.listen(everywhere).unwrap_err().to_string();
+    assert!(error.contains("links that leave it need TLS"), "{error}");
+    let far = "192.0.2.1:7000".parse().unwrap();
+    let error = peer.sockets.connect(Nanos::ZERO, far).unwrap_err().to_string();
+    assert!(error.contains("links that leave it need TLS"), "{error}");
+    peer.sockets.protect(Cluster::new().host());
+    assert_eq!(peer.sockets.free(), 4);
+}
+
 fn what_a_turn_queues_goes_in_one_send() {
     let (mut client, dialled, mut server, accepted) = connected(small());
     let before = client.sockets.counters();
@@ -292,9 +383,8 @@ fn a_peer_that_does_not_read_bounds_what_is_queued_until_it_reads() {
 }
 
 /// Large sends may leave the copy out: their memory is the kernel's until the peer has the bytes.
-fn large_sends_come_whole_and_end_with_a_peer_that_never_reads() {
-    let large = SocketOptions { outgoing_bytes: 256 << 10, ..small() };
-    let (mut client, dialled, mut server, accepted) = connected(large);
+fn large_sends_come_whole((client, dialled, server, accepted): &mut (Peer, SocketId, Peer, SocketId)) {
+    let (dialled, accepted) = (*dialled, *accepted);
     let mut queued = 0;
     while queued < 8 << 20 {
         if client.sockets.send(dialled, &pattern(queued, 100_000)).is_ok() {
@@ -303,9 +393,14 @@ fn large_sends_come_whole_and_end_with_a_peer_that_never_reads() {
         client.turn();
         server.turn();
     }
-    until([&mut client, &mut server], |[_, server]| server.received(accepted).len() == queued);
+    until([client, server], |[_, server]| server.received(accepted).len() == queued);
     assert!(server.received(accepted) == pattern(0, queued));
+}
 
+fn large_sends_come_whole_and_end_with_a_peer_that_never_reads() {
+    let mut ends = connected(SocketOptions { outgoing_bytes: 256 << 10, ..small() });
+    large_sends_come_whole(&mut ends);
+    let (mut client, ..) = ends;
     let listener = TcpListener::bind(loopback()).unwrap();
     let dialled = client.connect(listener.local_addr().unwrap());
     let (deaf, _) = listener.accept().unwrap();

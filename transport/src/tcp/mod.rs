@@ -56,13 +56,17 @@
 //! | a connection attempt | [`SocketOptions::connect_within`] |
 //! | from [`Sockets::close`] to the end of the connection | [`SocketOptions::close_within`] |
 //!
-//! All memory is taken by [`Sockets::new`]; `next`, `reserve`, `commit` and `flush` take none, as
-//! long as nothing fails.
+//! With [`Sockets::protect`] a [`TlsChannel`] lies between the received bytes and the event, and
+//! between the queue and the send; without, connections are refused beyond loopback.
+//!
+//! In clear, all memory is taken by [`Sockets::new`]; `next`, `reserve`, `commit` and `flush` take
+//! none, as long as nothing fails.
 
 mod driver;
 mod poll_driver;
 mod ring_driver;
 mod sockets;
+mod tls;
 mod uring;
 
 pub use driver::SocketWaker;
@@ -70,3 +74,4 @@ pub use sockets::{
     DriverChoice, EVENTS_PER_TURN, ListenerId, SendRefused, SocketCounters, SocketEnd, SocketEvent, SocketId,
     SocketOptions, Sockets,
 };
+pub use tls::{LinkTls, LinkTlsError, TlsChannel};

@@ -4,6 +4,7 @@
 use super::driver::{Completed, ReceivedBuffer, SocketDriver, SocketWaker};
 use super::poll_driver::PollDriver;
 use super::ring_driver::RingDriver;
+use super::tls::{LinkTls, TlsChannel, overhead};
 use crate::Nanos;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
@@ -135,6 +136,14 @@ pub enum SocketEnd {
         /// Why.
         error: io::Error,
     },
+    /// The peer has no right to be here, or this host none to be there.
+    #[error("{address}: {sentence}")]
+    Stranger {
+        /// The peer's address.
+        address: SocketAddr,
+        /// Why.
+        sentence: String,
+    },
     /// All sockets are in use.
     #[error("can't connect to {address}: all {limit} sockets of the thread are in use")]
     TooMany {
@@ -168,6 +177,8 @@ pub struct SocketCounters {
     pub accepted: u64,
     /// Connections that came while all sockets were in use, and were closed at once.
     pub turned_away: u64,
+    /// Connections that ended since one side is a stranger to the other.
+    pub strangers: u64,
     /// Connections made.
     pub connected: u64,
     /// Bytes received.
@@ -178,6 +189,14 @@ pub struct SocketCounters {
     pub sends: u64,
 }
 
+impl SocketSlot {
+    /// Returns true if bytes wait for a flush.
+    fn has_queued(&self) -> bool {
+        let is_encrypting = |tls: &SecuredSlot| tls.queued > 0 || tls.channel.wants_write();
+        self.filled > 0 || self.tls.as_deref().is_some_and(is_encrypting)
+    }
+}
+
 /// Where a socket is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SocketPhase {
@@ -185,6 +204,8 @@ enum SocketPhase {
     Free,
     /// A connection is asked for, until the deadline.
     Connecting,
+    /// A connection whose peer has not been checked yet, until the deadline.
+    Securing,
     Open,
     /// A socket to be closed once what was queued has gone; until the deadline.
     Flushing,
@@ -210,6 +231,16 @@ struct SocketSlot {
     is_dirty: bool,
     /// The peer has closed its side.
     is_ended: bool,
+    /// The listener at which the peer came; `None` where this side has dialled.
+    listener: Option<ListenerId>,
+    tls: Option<Box<SecuredSlot>>,
+}
+
+/// A socket over TLS: what is queued lies here until the flush encrypts it.
+struct SecuredSlot {
+    channel: TlsChannel,
+    queue: Box<[u8]>,
+    queued: usize,
 }
 
 struct ListenerState {
@@ -224,6 +255,7 @@ enum Happened {
     Accepted(ListenerId, SocketId, SocketAddr),
     Connected(SocketId, SocketAddr),
     Received(SocketId, ReceivedBuffer),
+    Decrypted(SocketId),
     Closed(SocketId, SocketEnd),
     AcceptFailed(ListenerId, io::Error),
 }
@@ -239,6 +271,7 @@ pub struct Sockets {
     chosen: String,
     waker: SocketWaker,
     options: SocketOptions,
+    tls: Option<LinkTls>,
     listeners: Vec<ListenerState>,
     slots: Vec<SocketSlot>,
     free: Vec<u32>,
@@ -248,6 +281,8 @@ pub struct Sockets {
     ended: VecDeque<(SocketId, SocketEnd)>,
     /// The buffer of the last event.
     held: Option<ReceivedBuffer>,
+    /// The socket that is open since its last event, with bytes that came before.
+    decrypted: Option<SocketId>,
     /// The events of the present turn; `None` between turns.
     turn: Option<usize>,
     /// No slot or listener has an earlier deadline.
@@ -275,8 +310,11 @@ impl Sockets {
             is_sending: false,
             is_dirty: false,
             is_ended: false,
+            listener: None,
+            tls: None,
         };
         Ok(Sockets {
+            tls: None,
             driver,
             chosen,
             waker,
@@ -287,10 +325,18 @@ impl Sockets {
             dirty: Vec::with_capacity(options.sockets),
             ended: VecDeque::with_capacity(options.sockets),
             held: None,
+            decrypted: None,
             turn: None,
             next_deadline: Nanos::MAX,
             counters: SocketCounters::default(),
         })
+    }
+
+    /// Has all connections from now on use TLS, both sides with a certificate: a peer is accepted
+    /// or connected once it was checked. A queue of each connection is made when it is, and
+    /// encrypting takes memory.
+    pub fn protect(&mut self, tls: LinkTls) {
+        self.tls = Some(tls);
     }
 
     /// Returns the driver's name, and why it is no better one: a sentence for the log.
@@ -302,8 +348,10 @@ impl Sockets {
     ///
     /// # Errors
     ///
-    /// The system's own, such as [`io::ErrorKind::AddrInUse`].
+    /// The system's own, such as [`io::ErrorKind::AddrInUse`]; that an address beyond loopback
+    /// needs [`Sockets::protect`].
     pub fn listen(&mut self, address: SocketAddr) -> io::Result<ListenerId> {
+        self.check_reach(address)?;
         let fd = stream_socket(address)?;
         sockopt::set_socket_reuseaddr(&fd, true)?;
         rustix::net::bind(&fd, &address)?;
@@ -328,16 +376,29 @@ impl Sockets {
         let Some(&slot) = self.free.last() else {
             return Err(SocketEnd::TooMany { address, limit: self.options.sockets });
         };
-        dial(address)
+        self.check_reach(address)
+            .and_then(|()| dial(address))
             .and_then(|fd| self.driver.adopt(slot as usize, fd, true))
             .map_err(|error| SocketEnd::NotConnected { address, error })?;
         let deadline = now + self.options.connect_within;
         Ok(self.occupy(SocketPhase::Connecting, address, deadline))
     }
 
+    /// Returns an error if bytes would leave this host in clear.
+    fn check_reach(&self, address: SocketAddr) -> io::Result<()> {
+        if address.ip().is_loopback() || self.tls.is_some() {
+            return Ok(());
+        }
+        let sentence = format!("{address} is not on this host's loopback: links that leave it need TLS");
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, sentence))
+    }
+
     /// Returns how many bytes can be queued now; zero if the socket is not open.
     pub fn room(&self, socket: SocketId) -> usize {
-        self.open(socket).map_or(0, |slot| self.options.outgoing_bytes - slot.filled)
+        self.open(socket).map_or(0, |slot| match &slot.tls {
+            None => self.options.outgoing_bytes - slot.filled,
+            Some(tls) => tls.queue.len() - tls.queued,
+        })
     }
 
     /// Returns room for so many bytes, which [`Sockets::commit`] queues.
@@ -349,9 +410,12 @@ impl Sockets {
         let Some(&SocketSlot { filling, filled, .. }) = self.open(socket) else {
             return Err(SendRefused::NotOpen);
         };
-        let half = self.driver.half(socket.slot as usize, filling);
-        let (needed, room) = (bytes, half.len() - filled);
-        half.get_mut(filled..filled + bytes).ok_or(SendRefused::NoRoom { needed, room })
+        let (queue, begin) = match &mut self.slots[socket.slot as usize].tls {
+            None => (self.driver.half(socket.slot as usize, filling), filled),
+            Some(tls) => (&mut tls.queue[..], tls.queued),
+        };
+        let (needed, room) = (bytes, queue.len() - begin);
+        queue.get_mut(begin..begin + bytes).ok_or(SendRefused::NoRoom { needed, room })
     }
 
     /// Queues the first bytes of what was reserved last: they go with the next flush. Panics if
@@ -359,7 +423,10 @@ impl Sockets {
     pub fn commit(&mut self, socket: SocketId, bytes: usize) {
         assert!(bytes <= self.room(socket), "{bytes} bytes were committed, more than reserved");
         let slot = &mut self.slots[socket.slot as usize];
-        slot.filled += bytes;
+        match &mut slot.tls {
+            None => slot.filled += bytes,
+            Some(tls) => tls.queued += bytes,
+        }
         self.mark(socket.slot);
     }
 
@@ -385,7 +452,7 @@ impl Sockets {
                 self.next_deadline = self.next_deadline.min(deadline);
                 self.finish_flushing(socket.slot);
             }
-            SocketPhase::Connecting => self.release(socket.slot),
+            SocketPhase::Connecting | SocketPhase::Securing => self.release(socket.slot),
             _ => {}
         }
     }
@@ -408,6 +475,11 @@ impl Sockets {
             Happened::Connected(socket, address) => SocketEvent::Connected { socket, address },
             Happened::Closed(socket, end) => SocketEvent::Closed { socket, end },
             Happened::AcceptFailed(listener, error) => SocketEvent::AcceptFailed { listener, error },
+            Happened::Decrypted(socket) => {
+                let slot = &self.slots[socket.slot as usize];
+                let bytes = slot.tls.as_ref().map_or(&[][..], |tls| tls.channel.plain());
+                SocketEvent::Received { socket, bytes }
+            }
             Happened::Received(socket, buffer) => {
                 let bytes = self.driver.received(self.held.insert(buffer));
                 SocketEvent::Received { socket, bytes }
@@ -421,8 +493,15 @@ impl Sockets {
         for number in dirty.drain(..) {
             let slot = &mut slots[number as usize];
             slot.is_dirty = false;
-            let may = matches!(slot.phase, SocketPhase::Open | SocketPhase::Flushing);
-            if may && !slot.is_sending && slot.filled > 0 {
+            let may = matches!(slot.phase, SocketPhase::Securing | SocketPhase::Open | SocketPhase::Flushing);
+            if !may || slot.is_sending {
+                continue;
+            }
+            if let Some(tls) = &mut slot.tls {
+                tls.channel.queue(&tls.queue[..std::mem::take(&mut tls.queued)]);
+                slot.filled = tls.channel.write(driver.half(number as usize, slot.filling));
+            }
+            if slot.filled > 0 {
                 driver.send(number as usize, slot.filling, slot.filled);
                 counters.sends += 1;
                 counters.sent_bytes += slot.filled as u64;
@@ -483,6 +562,8 @@ impl Sockets {
             is_sending: false,
             is_dirty: self.slots[slot as usize].is_dirty,
             is_ended: false,
+            listener: None,
+            tls: None,
         };
         self.next_deadline = self.next_deadline.min(deadline);
         SocketId { slot, generation }
@@ -504,13 +585,14 @@ impl Sockets {
             let _ = sockopt::set_socket_linger(self.driver.fd(number as usize), Some(Duration::ZERO));
         }
         (slot.phase, slot.deadline, slot.filled) = (SocketPhase::Releasing, Nanos::MAX, 0);
+        slot.tls = None;
         self.driver.release(number as usize);
     }
 
     /// Closes this side once all has gone that was queued.
     fn finish_flushing(&mut self, number: u32) {
         let slot = &mut self.slots[number as usize];
-        if slot.phase != SocketPhase::Flushing || slot.is_sending || slot.filled > 0 {
+        if slot.phase != SocketPhase::Flushing || slot.is_sending || slot.has_queued() {
             return;
         }
         if slot.is_ended {
@@ -536,9 +618,11 @@ impl Sockets {
             self.next_deadline = self.next_deadline.min(self.listeners[at].retry_at);
         }
         for number in 0..self.slots.len() as u32 {
-            let SocketSlot { phase, generation, address, deadline, .. } = self.slots[number as usize];
+            let SocketSlot { phase, generation, address, deadline, listener, .. } =
+                self.slots[number as usize];
             if deadline <= now {
-                if phase == SocketPhase::Connecting {
+                let is_owned = listener.is_none();
+                if is_owned && matches!(phase, SocketPhase::Connecting | SocketPhase::Securing) {
                     let error = Errno::TIMEDOUT.into();
                     let end = SocketEnd::NotConnected { address, error };
                     self.ended.push_back((SocketId { slot: number, generation }, end));
@@ -556,6 +640,9 @@ impl Sockets {
             if let Some((socket, end)) = self.ended.pop_front() {
                 return Some(Happened::Closed(socket, end));
             }
+            if let Some(socket) = self.decrypted.take().filter(|socket| self.open(*socket).is_some()) {
+                return Some(Happened::Decrypted(socket));
+            }
             let handled = self.turn.filter(|handled| *handled < EVENTS_PER_TURN);
             let next = handled.and_then(|_| self.driver.next());
             let (Some(handled), Some(completed)) = (handled, next) else {
@@ -572,19 +659,19 @@ impl Sockets {
 
     fn handle(&mut self, now: Nanos, completed: Completed) -> Happened {
         match completed {
-            Completed::Accepted { listener, fd } => self.on_accepted(listener, fd),
+            Completed::Accepted { listener, fd } => self.on_accepted(now, listener, fd),
             Completed::AcceptFailed { listener, error } => {
                 let retry_at = now + ACCEPT_PAUSE;
                 self.listeners[listener].retry_at = retry_at;
                 self.next_deadline = self.next_deadline.min(retry_at);
                 Happened::AcceptFailed(ListenerId(listener as u32), error)
             }
-            Completed::Connected { slot, result } => self.on_connected(slot as u32, result),
-            Completed::Received { slot, buffer } => self.on_received(slot as u32, buffer),
+            Completed::Connected { slot, result } => self.on_connected(now, slot as u32, result),
+            Completed::Received { slot, buffer } => self.on_received(now, slot as u32, buffer),
             Completed::ReceiveEnded { slot, error } => self.on_receive_ended(slot as u32, error),
             Completed::Sent { slot } => {
                 self.slots[slot].is_sending = false;
-                if self.slots[slot].filled > 0 {
+                if self.slots[slot].has_queued() {
                     self.mark(slot as u32);
                 }
                 self.finish_flushing(slot as u32);
@@ -601,7 +688,7 @@ impl Sockets {
         }
     }
 
-    fn on_accepted(&mut self, listener: usize, fd: OwnedFd) -> Happened {
+    fn on_accepted(&mut self, now: Nanos, listener: usize, fd: OwnedFd) -> Happened {
         let Some(&slot) = self.free.last() else {
             self.counters.turned_away += 1;
             return Happened::Nothing;
@@ -614,13 +701,13 @@ impl Sockets {
             Ok(address)
         });
         let Ok(address) = adopted else { return Happened::Nothing };
-        self.counters.accepted += 1;
-        let socket = self.occupy(SocketPhase::Open, address, Nanos::MAX);
-        Happened::Accepted(ListenerId(listener as u32), socket, address)
+        self.occupy(SocketPhase::Securing, address, Nanos::MAX);
+        self.slots[slot as usize].listener = Some(ListenerId(listener as u32));
+        self.begin(now, slot)
     }
 
-    fn on_connected(&mut self, number: u32, result: io::Result<()>) -> Happened {
-        let SocketSlot { phase, generation, address, .. } = self.slots[number as usize];
+    fn on_connected(&mut self, now: Nanos, number: u32, result: io::Result<()>) -> Happened {
+        let SocketSlot { phase, address, .. } = self.slots[number as usize];
         if phase != SocketPhase::Connecting {
             return Happened::Nothing;
         }
@@ -632,23 +719,96 @@ impl Sockets {
         });
         match result {
             Err(error) => self.fail(number, SocketEnd::NotConnected { address, error }),
-            Ok(()) => {
-                self.counters.connected += 1;
-                let slot = &mut self.slots[number as usize];
-                (slot.phase, slot.deadline) = (SocketPhase::Open, Nanos::MAX);
-                Happened::Connected(SocketId { slot: number, generation }, address)
+            Ok(()) => self.begin(now, number),
+        }
+    }
+
+    /// Opens a connection that was made: after the handshake, where there is one.
+    fn begin(&mut self, now: Nanos, number: u32) -> Happened {
+        let Some(tls) = &self.tls else { return self.open_up(number) };
+        let deadline = now + self.options.connect_within;
+        let slot = &mut self.slots[number as usize];
+        let outgoing = self.options.outgoing_bytes;
+        match TlsChannel::new(tls, slot.listener.is_none()) {
+            Err(error) => {
+                let (address, sentence) = (slot.address, error.to_string());
+                self.fail(number, SocketEnd::Stranger { address, sentence })
+            }
+            Ok(channel) => {
+                let queue = vec![0; outgoing.saturating_sub(overhead(outgoing))].into_boxed_slice();
+                slot.tls = Some(Box::new(SecuredSlot { channel, queue, queued: 0 }));
+                (slot.phase, slot.deadline) = (SocketPhase::Securing, deadline);
+                self.next_deadline = self.next_deadline.min(deadline);
+                self.mark(number);
+                Happened::Nothing
             }
         }
     }
 
-    fn on_received(&mut self, number: u32, buffer: ReceivedBuffer) -> Happened {
+    fn open_up(&mut self, number: u32) -> Happened {
+        let slot = &mut self.slots[number as usize];
+        (slot.phase, slot.deadline) = (SocketPhase::Open, Nanos::MAX);
+        let (socket, address) = (SocketId { slot: number, generation: slot.generation }, slot.address);
+        match slot.listener {
+            Some(listener) => {
+                self.counters.accepted += 1;
+                Happened::Accepted(listener, socket, address)
+            }
+            None => {
+                self.counters.connected += 1;
+                Happened::Connected(socket, address)
+            }
+        }
+    }
+
+    fn on_received(&mut self, now: Nanos, number: u32, buffer: ReceivedBuffer) -> Happened {
         let SocketSlot { phase, generation, .. } = self.slots[number as usize];
-        if phase != SocketPhase::Open {
+        if !matches!(phase, SocketPhase::Securing | SocketPhase::Open) {
             self.driver.recycle(buffer);
             return Happened::Nothing;
         }
         self.counters.received_bytes += buffer.length as u64;
-        Happened::Received(SocketId { slot: number, generation }, buffer)
+        let socket = SocketId { slot: number, generation };
+        if self.slots[number as usize].tls.is_some() {
+            let result = self.decrypt(now, socket, &buffer);
+            self.driver.recycle(buffer);
+            return result;
+        }
+        Happened::Received(socket, buffer)
+    }
+
+    /// Takes bytes of TLS. What the peer has sent with the end of its handshake is the next event.
+    fn decrypt(&mut self, now: Nanos, socket: SocketId, buffer: &ReceivedBuffer) -> Happened {
+        let slot = &mut self.slots[socket.slot as usize];
+        let Some(tls) = &mut slot.tls else { return Happened::Nothing };
+        let read = tls.channel.read(self.driver.received(buffer)).map(<[u8]>::is_empty);
+        let (has_plain, wants_write) = (read == Ok(false), tls.channel.wants_write());
+        let is_secured = slot.phase == SocketPhase::Securing && !tls.channel.is_handshaking();
+        if wants_write {
+            self.mark(socket.slot);
+        }
+        match read {
+            Err(sentence) => self.refuse(now, socket, sentence),
+            Ok(_) if is_secured => {
+                if has_plain {
+                    self.decrypted = Some(socket);
+                }
+                self.open_up(socket.slot)
+            }
+            Ok(_) if has_plain => Happened::Decrypted(socket),
+            Ok(_) => Happened::Nothing,
+        }
+    }
+
+    /// Closes a connection with a stranger, behind the sentence for it.
+    fn refuse(&mut self, now: Nanos, socket: SocketId, sentence: String) -> Happened {
+        self.counters.strangers += 1;
+        let slot = &mut self.slots[socket.slot as usize];
+        let address = slot.address;
+        (slot.phase, slot.deadline) = (SocketPhase::Flushing, now + self.options.close_within);
+        self.next_deadline = self.next_deadline.min(slot.deadline);
+        self.finish_flushing(socket.slot);
+        Happened::Closed(socket, SocketEnd::Stranger { address, sentence })
     }
 
     fn on_receive_ended(&mut self, number: u32, error: Option<io::Error>) -> Happened {
@@ -669,7 +829,10 @@ impl Sockets {
             SocketPhase::Free | SocketPhase::Releasing => return Happened::Nothing,
             _ => self.release(number),
         }
-        let is_owned = matches!(phase, SocketPhase::Connecting | SocketPhase::Open);
+        let is_owned = match phase {
+            SocketPhase::Securing => self.slots[number as usize].listener.is_none(),
+            phase => matches!(phase, SocketPhase::Connecting | SocketPhase::Open),
+        };
         if is_owned {
             Happened::Closed(SocketId { slot: number, generation }, end)
         } else {

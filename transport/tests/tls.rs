@@ -1,0 +1,98 @@
+//! The state machine of mutual TLS, without a socket: however its bytes are cut, what is sent comes
+//! whole; what was changed on the way does not come at all.
+
+use cluster::Cluster;
+use proptest::prelude::*;
+use std::sync::LazyLock;
+use symphony_transport::tcp::{LinkTls, TlsChannel};
+
+mod cluster;
+
+static HOSTS: LazyLock<[LinkTls; 2]> = LazyLock::new(|| {
+    let cluster = Cluster::new();
+    [cluster.host(), cluster.host()]
+});
+
+/// Passes all that is under way, in pieces of these sizes, each byte changed by `change`. Returns
+/// what came at each side.
+fn pass(
+    sides: &mut [TlsChannel; 2],
+    pieces: &[usize],
+    mut change: impl FnMut(u8) -> u8,
+) -> Result<[Vec<u8>; 2], String> {
+    let mut came = [Vec::new(), Vec::new()];
+    let mut sizes = pieces.iter().cycle();
+    while sides.iter().any(TlsChannel::wants_write) {
+        for from in 0..2 {
+            let mut piece = vec![0; *sizes.next().unwrap()];
+            let length = sides[from].write(&mut piece);
+            piece[..length].iter_mut().for_each(|byte| *byte = change(*byte));
+            came[1 - from].extend_from_slice(sides[1 - from].read(&piece[..length])?);
+        }
+    }
+    Ok(came)
+}
+
+fn sides() -> [TlsChannel; 2] {
+    [TlsChannel::new(&HOSTS[0], true).unwrap(), TlsChannel::new(&HOSTS[1], false).unwrap()]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn however_bytes_are_cut_what_is_sent_comes_whole(
+        pieces in proptest::collection::vec(1usize..5_000, 1..9),
+        messages in proptest::collection::vec((0usize..2, 1usize..40_000), 0..9),
+    ) {
+        let mut sides = sides();
+        pass(&mut sides, &pieces, |byte| byte).unwrap();
+        prop_assert!(sides.iter().all(|side| !side.is_handshaking()));
+        let mut sent = [Vec::new(), Vec::new()];
+        for (from, bytes) in messages {
+            let message: Vec<_> = (0..bytes).map(|at| (at * 7 + from) as u8).collect();
+            sides[from].queue(&message);
+            sent[1 - from].extend_from_slice(&message);
+        }
+        let came = pass(&mut sides, &pieces, |byte| byte).unwrap();
+        prop_assert!(came == sent);
+    }
+
+    #[test]
+    fn a_byte_that_was_changed_on_the_way_ends_the_connection(
+        pieces in proptest::collection::vec(1usize..2_000, 1..9),
+        at in 0usize..12_000,
+        bit in 0u32..8,
+    ) {
+        let mut sides = sides();
+        let message = [5; 9_000];
+        let mut passed = 0;
+        let mut change = |byte: u8| {
+            passed += 1;
+            if passed == at + 1 { byte ^ 1 << bit } else { byte }
+        };
+        let result = pass(&mut sides, &pieces, &mut change).and_then(|_| {
+            sides[0].queue(&message);
+            pass(&mut sides, &pieces, &mut change)
+        });
+        match result {
+            Err(sentence) => prop_assert!(!sentence.is_empty()),
+            // The change was in a length, and the rest of a record never comes; or behind the end.
+            Ok([_, came]) => prop_assert!(came.is_empty() || (came == message && passed <= at)),
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic_or_pass_as_a_host(bytes in proptest::collection::vec(any::<u8>(), 0..400), first: bool) {
+        for mut side in sides() {
+            let mut bytes = bytes.clone();
+            if let (true, Some(byte)) = (first, bytes.first_mut()) {
+                *byte = 22;
+            }
+            if let Ok(came) = side.read(&bytes) {
+                prop_assert!(came.is_empty());
+            }
+            prop_assert!(side.is_handshaking());
+        }
+    }
+}
