@@ -39,6 +39,7 @@ fn reader(datatype: DataType, elements: usize) -> Reader {
         defaults: Default::default(),
         sizes: None,
         application: None,
+        variant: None,
         slo: Nanos::from_millis(25),
         max_batch: 8,
         profile: symphony_scheduler::profile::Profile::of_nothing().into(),

@@ -4,7 +4,10 @@
 
 mod buffer;
 
-use crate::host::{ComputeThread, HostGraph, HostModel, LoadError, MAX_STAGED_BYTES, RunError};
+use crate::host::{
+    ComputeThread, GroupError, HostGraph, HostModel, LoadError, MAX_STAGED_BYTES, PrefixGroup, RunError,
+    SplitModel,
+};
 use crate::import::{self, BatchDimension, DeclaredTypes, ElementType, InputDefaults, OnnxSource, SizedFile};
 use crate::signature::{DataType, Signature, TensorSpec};
 use buffer::{Carrier, InputBuffer};
@@ -12,6 +15,7 @@ use rten::{
     Dimension, LoadErrorKind, Model, ModelOptions, NodeId, RunOptions, Value, ValueOrView, ValueType,
 };
 use rten_tensor::Layout;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -88,6 +92,39 @@ impl CpuModel {
         catch_unwind(AssertUnwindSafe(load))
             .unwrap_or_else(|_| Err(LoadError::Panicked { path: file.path.into() }))
     }
+
+    /// Loads ONNX files that share their first layers, to be run as one on `thread` in batches of
+    /// at most `max_batch` rows.
+    ///
+    /// # Errors
+    /// Those of [`CpuModel::load_on`] for a file or a part of it; if a file has no batch, if the
+    /// files share no layer or have different inputs, or if a row differs from what its file alone
+    /// gives.
+    pub fn load_group(
+        thread: &ComputeThread,
+        files: &[SizedFile<'_>],
+        max_batch: usize,
+    ) -> Result<PrefixGroup<CpuModel>, GroupError> {
+        let part = |file: &SizedFile<'_>, source, max_batch| load(thread, file, source, max_batch);
+        let load = || thread.run(|| PrefixGroup::load(files, max_batch, &part));
+        // As for one file.
+        catch_unwind(AssertUnwindSafe(load)).unwrap_or_else(|_| {
+            let path = files.first().map(|file| file.path.into()).unwrap_or_default();
+            Err(GroupError { at: 0, error: LoadError::Panicked { path } })
+        })
+    }
+
+    /// Keeps the outputs of a run of `rows` rows.
+    ///
+    /// Errors: one is not as the signature says.
+    fn keep(&mut self, outputs: Vec<Value>, rows: usize) -> Result<(), RunError> {
+        let signature = &self.graph.signature;
+        for (output, spec) in outputs.iter().zip(&signature.outputs) {
+            check_output(output, signature, spec, rows)?;
+        }
+        self.outputs = outputs;
+        Ok(())
+    }
 }
 
 impl HostModel for CpuModel {
@@ -104,8 +141,8 @@ impl HostModel for CpuModel {
     }
 
     fn memory_bytes(&self) -> u64 {
-        let rows = self.graph.signature.inputs.iter().map(TensorSpec::bytes).sum::<usize>();
-        2 * self.graph.weights_bytes + (rows * self.graph.max_batch) as u64
+        2 * self.graph.weights_bytes
+            + self.inputs.iter().map(|input| input.buffer.bytes() as u64).sum::<u64>()
     }
 
     fn compute_on(&mut self, thread: &ComputeThread) {
@@ -117,17 +154,13 @@ impl HostModel for CpuModel {
     }
 
     fn run(&mut self, rows: usize) -> Result<(), RunError> {
-        let OnnxGraph { model, signature, max_batch, output_ids, .. } = &*self.graph;
+        let OnnxGraph { model, max_batch, output_ids, .. } = &*self.graph;
         if rows == 0 || rows > *max_batch {
             return Err(RunError::Rows { rows, max_batch: *max_batch });
         }
         self.outputs.clear();
-        let outputs = execute(model, &self.thread, &mut self.inputs, output_ids, rows)?;
-        for (output, spec) in outputs.iter().zip(&signature.outputs) {
-            check_output(output, signature, spec, rows)?;
-        }
-        self.outputs = outputs;
-        Ok(())
+        let outputs = execute_staged(model, &self.thread, &mut self.inputs, output_ids, rows)?;
+        self.keep(outputs, rows)
     }
 
     fn unstage(&self, row: usize, output: &mut [u8]) {
@@ -148,6 +181,43 @@ impl HostModel for CpuModel {
 
     fn graph(&self) -> Arc<dyn HostGraph> {
         Arc::clone(&self.graph) as Arc<dyn HostGraph>
+    }
+}
+
+impl SplitModel for CpuModel {
+    /// Does nothing: outputs are kept where rten has put them.
+    fn become_prefix(&mut self) {}
+
+    fn become_suffix(&mut self) {
+        for (input, spec) in self.inputs.iter_mut().zip(&self.graph.signature.inputs) {
+            input.buffer = InputBuffer::new(spec, 0);
+        }
+    }
+
+    fn run_prefix(&mut self, rows: usize) -> Result<(), RunError> {
+        self.run(rows)
+    }
+
+    fn run_suffix(
+        &mut self,
+        prefix: &CpuModel,
+        sources: &[usize],
+        rows: Range<usize>,
+    ) -> Result<(), RunError> {
+        let OnnxGraph { model, output_ids, .. } = &*self.graph;
+        self.outputs.clear();
+        let values = self.inputs.iter_mut().zip(sources).map(|(input, &source)| {
+            input.shape[0] = rows.len();
+            let from = prefix.outputs.get(source).ok_or(RunError::Panicked)?;
+            Ok((input.id, ValueOrView::from(buffer::rows_of(from, rows.clone(), &input.shape))))
+        });
+        let values = values.collect::<Result<Vec<_>, RunError>>()?;
+        let outputs = execute(model, &self.thread, values, output_ids)?;
+        self.keep(outputs, rows.len())
+    }
+
+    fn forget_outputs(&mut self) {
+        self.outputs.clear();
     }
 }
 
@@ -210,7 +280,7 @@ fn load(
     check_size(&inputs, max_batch, path)?;
     check_output_dimensions(&model, &source)?;
     let has_batch = *batch != BatchDimension::Absent;
-    let mut signature = Signature { inputs, outputs: Vec::new(), has_batch };
+    let mut signature = Signature { inputs, outputs: Vec::new(), has_batch, has_variant: false };
     let mut staged = staged_inputs(&model, &signature, max_batch);
     let rows = max_batch.min(2);
     let row = import::trial_row(file.defaults, &signature, path)?;
@@ -218,7 +288,7 @@ fn load(
     let output_ids = model.output_ids().to_vec();
     let failed = |rows, error: RunError| trial_error(path, rows, &error);
     let trial = |staged: &mut [StagedInput], rows| {
-        execute(&model, thread, staged, &output_ids, rows).map_err(|error| failed(rows, error))
+        execute_staged(&model, thread, staged, &output_ids, rows).map_err(|error| failed(rows, error))
     };
     signature.outputs = output_specs(&model, declared, &signature, &trial(&mut staged, 1)?, path)?;
     for (value, spec) in trial(&mut staged, rows)?.iter().zip(&signature.outputs) {
@@ -230,7 +300,7 @@ fn load(
 }
 
 /// Runs `rows` rows of the staged inputs and returns the outputs, each contiguous.
-fn execute(
+fn execute_staged(
     model: &Model,
     thread: &ComputeThread,
     inputs: &mut [StagedInput],
@@ -243,7 +313,16 @@ fn execute(
         }
         (input.id, ValueOrView::from(input.buffer.view(&input.shape)))
     });
-    let values: Vec<_> = values.collect();
+    execute(model, thread, values.collect(), output_ids)
+}
+
+/// Runs the model on these inputs and returns the outputs, each contiguous.
+fn execute(
+    model: &Model,
+    thread: &ComputeThread,
+    values: Vec<(NodeId, ValueOrView<'_>)>,
+    output_ids: &[NodeId],
+) -> Result<Vec<Value>, RunError> {
     let options = RunOptions::default().with_thread_pool(Some(thread.pool()));
     // The model is only read by a run, so a panic leaves it as it was.
     let outputs = catch_unwind(AssertUnwindSafe(|| model.run(values, output_ids, Some(options))))

@@ -22,7 +22,9 @@ pub use cpu::CpuModel;
 pub use cuda::{CudaExecutor, CudaModel};
 pub use emulated::{EmulatedExecutor, EmulatedGpus, EmulatedStartError, Finished};
 pub use executor::{EnqueueError, Executor, FinishedJob, Job, NoWork, RowSlots, Work};
-pub use host::{ComputeThread, CpuExecutor, HostGraph, HostModel, LoadError, RunError};
+pub use host::{
+    ComputeThread, CpuExecutor, GroupError, HostGraph, HostModel, LoadError, PrefixGroup, RunError,
+};
 pub use measure::{MeasureOptions, MeasuredBy, measure};
 pub use onnxruntime::{OnnxRuntimeModel, OnnxRuntimeOptions};
 pub use signature::{DataType, Signature, TensorSpec};

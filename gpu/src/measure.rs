@@ -149,9 +149,16 @@ impl TimedModel<'_> {
     }
 
     fn time(&mut self, size: usize) -> Result<Nanos, RunError> {
+        let signature = self.model.signature().clone();
+        let variants: Vec<u32> = (0..size).map(|row| self.model.slowest_variant(row)).collect();
         let start = self.by.now();
-        for row in 0..size {
-            self.model.stage(row, &self.inputs[row % self.inputs.len()]);
+        if signature.has_variant {
+            self.model.arrange(&variants);
+        }
+        for (row, &variant) in variants.iter().enumerate() {
+            let at = row % self.inputs.len();
+            signature.set_variant(&mut self.inputs[at], variant);
+            self.model.stage(row, &self.inputs[at]);
         }
         self.model.run(size)?;
         for row in 0..size {

@@ -219,6 +219,9 @@ pub struct Signature {
     /// False if the model has no batch dimension: then a request is all that a run takes, and the
     /// shapes are those of whole tensors.
     pub has_batch: bool,
+    /// True if the model is one of several that are run as one, of which each row says which it is
+    /// for: its inputs end with a number, [`Signature::variant_range`].
+    pub has_variant: bool,
 }
 
 impl Default for Signature {
@@ -232,7 +235,7 @@ impl Signature {
     /// Returns the signature of a model whose tensors have rows of these specs behind a batch
     /// dimension.
     pub const fn of_rows(inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>) -> Signature {
-        Signature { inputs, outputs, has_batch: true }
+        Signature { inputs, outputs, has_batch: true, has_variant: false }
     }
 
     /// Returns the shape of a tensor with `rows` rows as a run takes or gives it.
@@ -240,9 +243,44 @@ impl Signature {
         self.has_batch.then_some(rows).into_iter().chain(spec.shape.iter().copied()).collect()
     }
 
-    /// Returns the length of a row of inputs in bytes.
+    /// Returns the length of a row of inputs in bytes, with the number of its variant if it has
+    /// one.
     pub fn input_bytes(&self) -> usize {
-        row_bytes(&self.inputs)
+        row_bytes(&self.inputs).saturating_add(if self.has_variant { ALIGNMENT } else { 0 })
+    }
+
+    /// Returns the byte range in a row of inputs of the number of its variant, a little-endian
+    /// `u32` counted from 0; `None` where the model has no variants.
+    pub fn variant_range(&self) -> Option<Range<usize>> {
+        let start = row_bytes(&self.inputs);
+        self.has_variant.then(|| start..start.saturating_add(size_of::<u32>()))
+    }
+
+    /// Returns the variant that a row of inputs is for, 0 where the model has none.
+    ///
+    /// ```
+    /// use symphony_gpu::Signature;
+    /// let signature = Signature { has_variant: true, ..Signature::default() };
+    /// let mut row = vec![0; signature.input_bytes()];
+    /// signature.set_variant(&mut row, 3);
+    /// assert_eq!((signature.variant(&row), Signature::default().variant(&row)), (3, 0));
+    /// ```
+    ///
+    /// # Panics
+    /// If `input` is shorter than a row of inputs.
+    pub fn variant(&self, input: &[u8]) -> u32 {
+        let number = self.variant_range().map(|range| input[range].try_into().unwrap_or_default());
+        u32::from_le_bytes(number.unwrap_or_default())
+    }
+
+    /// Writes the variant that a row of inputs is for, where the model has some.
+    ///
+    /// # Panics
+    /// If `input` is shorter than a row of inputs.
+    pub fn set_variant(&self, input: &mut [u8], variant: u32) {
+        if let Some(range) = self.variant_range() {
+            input[range].copy_from_slice(&variant.to_le_bytes());
+        }
     }
 
     /// Returns the length of a row of outputs in bytes.

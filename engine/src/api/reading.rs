@@ -283,6 +283,7 @@ mod tests {
             defaults: Default::default(),
             sizes: None,
             application: None,
+            variant: None,
             slo: Nanos::from_millis(25),
             max_batch: 8,
             profile: symphony_scheduler::profile::Profile::of_nothing().into(),

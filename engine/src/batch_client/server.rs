@@ -119,8 +119,8 @@ impl ServerTarget {
         let outputs = &served.outputs;
         target.signature = Signature {
             inputs: input_specs(&served.inputs, has_batch, rows)?,
-            outputs: Vec::new(),
             has_batch,
+            ..Signature::default()
         };
         let is_open = |output: &ServedTensor| output.row(has_batch).contains(&-1);
         let found = if outputs.iter().any(is_open) { target.first_answer(rows)? } else { Vec::new() };

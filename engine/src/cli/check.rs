@@ -8,7 +8,9 @@ use crate::config::{
     RepositoryControl, RepositoryFlags, StageConfig, read_config_with,
 };
 use crate::runtime::frontend::{ModelInfo, QueryModels, SlotState};
-use crate::runtime::{GPU_RIGHT, Libraries, default_elements, load_file, no_progress, warm_up};
+use crate::runtime::{
+    GPU_RIGHT, Libraries, default_elements, load_file, load_group_files, no_progress, warm_up,
+};
 use clap::Args;
 use std::path::PathBuf;
 use symphony_gpu::onnxruntime::{LibraryError, SearchedPlace, open_library};
@@ -47,10 +49,23 @@ pub(super) fn check(arguments: CheckArguments) -> Result<(), CommandFailure> {
     let models: Vec<&ModelConfig> = config.models.iter().chain(&others).collect();
     let queries: Vec<&QueryConfig> = config.queries.iter().chain(&queries).collect();
     let mut loaded = Vec::new();
-    for model in models.iter().copied().filter(runs) {
+    for model in models.iter().copied().filter(runs).filter(|model| model.prefix.is_none()) {
         let (signature, more) = try_to_load(model, &libraries);
         diagnostics.extend(more);
         loaded.extend(signature.map(|signature| described(loaded.len(), model, signature)));
+    }
+    let is_first = |model: &&ModelConfig| model.prefix.as_ref().is_some_and(|prefix| prefix.number == 0);
+    for first in config.models.iter().filter(runs).filter(is_first) {
+        let group = first.group(&config.models);
+        match load_group_files(&group, &ComputeThread::new(), &libraries) {
+            Ok(found) => {
+                println!("{}", found.summary(&group));
+                for (model, signature) in group.into_iter().zip(found.variants) {
+                    loaded.push(described(loaded.len(), model, signature));
+                }
+            }
+            Err(diagnostic) => diagnostics.push(diagnostic),
+        }
     }
     diagnostics.extend(queries.iter().flat_map(|query| check_query(query, &models, &loaded)));
     diagnostics.extend(library.into_iter().chain(gpus));

@@ -9,7 +9,7 @@ use super::executors::{ExecutorKind, read_executors};
 use super::faults::FaultConfig;
 use super::http::read_http;
 use super::log::LogConfig;
-use super::models::read_models;
+use super::models::{check_prefix_groups, read_models};
 use super::network::read_network;
 use super::onnxruntime::read_onnxruntime;
 use super::queries::{MAX_SERVED_QUERIES, StageConfig, read_queries};
@@ -196,7 +196,8 @@ fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Con
     let (executors, kinds) = read_executors(root);
     let own = root.optional("repository").map(|value| value.table(RepositoryConfig::read));
     let least = usize::from(own.is_none() && !repository);
-    let models = read_models(root, least, &kinds);
+    let mut models = read_models(root, least, &kinds);
+    check_prefix_groups(&mut models).into_iter().for_each(|diagnostic| root.add(diagnostic));
     let queries = read_queries(root);
     let (cores, rank_threads) = cores?;
     let config = Config {

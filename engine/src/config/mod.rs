@@ -67,6 +67,7 @@ pub use log::{LEVELS, LogConfig, LogFlags, LogFormat};
 pub use models::ServedApplication;
 pub use models::{DeclaredTensor, DeclaredTensors, ModelConfig, ModelLocations, ModelSource, ProfileSource};
 pub use models::{DimensionBuckets, FileContents, InputPadding, PadWith, VariableDimensions};
+pub use models::{MAX_PREFIX_GROUP, PrefixMember};
 pub use models::{WarmupData, WarmupInput, WarmupSample};
 pub use queries::{MAX_SERVED_QUERIES, QueryConfig, StageConfig, TensorLink};
 pub use query_tensors::{QueryTensors, StageModel, StageTensor, StageTensors, TensorSource};

@@ -63,7 +63,7 @@ pub mod threads;
 pub(crate) mod tuning;
 
 pub(crate) use backends::executors::GPU_RIGHT;
-pub use backends::executors::load_file;
+pub use backends::executors::{LoadedGroup, load_file, load_group_files};
 pub use backends::libraries::Libraries;
 pub use backends::warming::warm_up;
 pub use callbacks::{Progress, ThreadHook, no_progress};

@@ -315,6 +315,7 @@ impl ModelSlots {
             defaults,
             sizes,
             application: config.application.clone(),
+            variant: None,
             slo: config.slo,
             max_batch: profile.max_batch(),
             profile: Arc::new(profile),
@@ -361,8 +362,11 @@ impl ModelSlots {
         let oldest = self.superseded.first().map_or(u64::MAX, |(number, _)| *number);
         let draining = std::mem::take(&mut self.draining);
         let (unseen, seen): (Vec<_>, Vec<_>) = draining.into_iter().partition(|model| oldest >= model.number);
-        let is_free =
-            |model: &DrainingModel| self.held.iter().all(|held| held.count(model.id.0 as usize) == 0);
+        // The requests of models that are run as one are in the queues of the first.
+        let holds = |slot: ModelId| self.held.iter().any(|held| held.count(slot.0 as usize) > 0);
+        let is_free = |model: &DrainingModel| {
+            !holds(model.id) && !self.models.iter().any(|of| of.queue_slot() == model.id && holds(of.id))
+        };
         let (gone, mut held): (Vec<_>, Vec<_>) = unseen.into_iter().partition(is_free);
         let now = self.context.clock.now();
         for model in

@@ -5,6 +5,7 @@ use crate::signature::{DataType, TensorSpec};
 use half::f16;
 use rten::{Value, ValueType, ValueView};
 use rten_tensor::TensorView;
+use std::ops::Range;
 
 const _: () = assert!(cfg!(target_endian = "little"), "rows are little endian and are copied as they are");
 
@@ -100,6 +101,16 @@ impl InputBuffer {
         }
     }
 
+    /// Returns the bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            InputBuffer::F32(buffer) => size_of_val(buffer.as_slice()),
+            InputBuffer::I32(buffer) => size_of_val(buffer.as_slice()),
+            InputBuffer::I8(buffer) => buffer.len(),
+            InputBuffer::U8(buffer) => buffer.len(),
+        }
+    }
+
     /// Returns the first rows as a tensor of `shape`, whose first dimension is at most
     /// `max_batch`.
     pub(super) fn view(&self, shape: &[usize]) -> ValueView<'_> {
@@ -115,6 +126,20 @@ impl InputBuffer {
 fn tensor<'a, T>(shape: &[usize], buffer: &'a [T]) -> TensorView<'a, T> {
     let len = shape.iter().product();
     TensorView::from_data(shape, &buffer[..len])
+}
+
+/// Returns some rows of an output that [`contiguous`] has returned, as a tensor of `shape`, whose
+/// first dimension is their number.
+pub(super) fn rows_of<'a>(value: &'a Value, range: Range<usize>, shape: &[usize]) -> ValueView<'a> {
+    let elements = shape.iter().skip(1).product::<usize>();
+    let range = range.start * elements..range.end * elements;
+    match value.as_view() {
+        ValueView::FloatTensor(from) => tensor(shape, &rows(&from)[range]).into(),
+        ValueView::Int32Tensor(from) => tensor(shape, &rows(&from)[range]).into(),
+        ValueView::Int8Tensor(from) => tensor(shape, &rows(&from)[range]).into(),
+        ValueView::UInt8Tensor(from) => tensor(shape, &rows(&from)[range]).into(),
+        other => unreachable!("a run refuses outputs of type {}", other.dtype()),
+    }
 }
 
 /// Copies row `row` of an output that [`contiguous`] has returned into the bytes of one tensor.

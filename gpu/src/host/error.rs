@@ -94,6 +94,21 @@ pub enum LoadError {
     #[error("{path}: failed on a batch of {rows} rows of zeros ({reason}); export with a dynamic first \
              dimension that every operator keeps", path = path.display())]
     Trial { path: PathBuf, rows: usize, reason: String },
+    /// The model has no batch that its rows could share with another's.
+    #[error("{path}: can't be run as one with other models ({reason}); leave it out of the group", path = path.display())]
+    NoSharedBatch { path: PathBuf, reason: String },
+    /// The model shares no layer with another.
+    #[error("{path}: shares no layer with {with}: from their inputs on, no node is the same in all models; \
+             `symphony inspect` with these files says what they share", path = path.display(), with = with.display())]
+    NothingShared { path: PathBuf, with: PathBuf },
+    /// The model has other inputs than another.
+    #[error("{path}: its inputs are {own}, and those of {with} {others}; models that are run as one have the \
+             same", path = path.display(), with = with.display())]
+    OtherInputs { path: PathBuf, with: PathBuf, own: String, others: String },
+    /// The model can't be cut after the layers that it shares.
+    #[error("{path}: can't be cut after the layers that it shares ({reason}); leave it out of the group",
+            path = path.display())]
+    Split { path: PathBuf, reason: String },
     /// The loader panicked, which a damaged file can make it do.
     #[error("{path}: made the ONNX loader fail in a way that it did not foresee; it is probably damaged: \
              export it again, or copy it again", path = path.display())]

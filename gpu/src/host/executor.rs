@@ -11,6 +11,8 @@ use symphony_transport::Nanos;
 /// inputs is the thread that computes.
 pub struct CpuExecutor {
     models: Vec<Option<Box<dyn HostModel>>>,
+    /// The variants of the rows of a batch, while it is staged.
+    variants: Vec<u32>,
     stage: JobStage,
     /// The graph of the model that is away as work; `None` once its slot has another model.
     away: Option<(usize, Arc<dyn HostGraph>)>,
@@ -53,7 +55,7 @@ impl Work for CpuWork {
 impl CpuExecutor {
     /// Makes an idle executor with these models, by their slots.
     pub fn new(models: Vec<Option<Box<dyn HostModel>>>) -> CpuExecutor {
-        CpuExecutor { models, stage: JobStage::Idle, away: None }
+        CpuExecutor { models, variants: Vec::new(), stage: JobStage::Idle, away: None }
     }
 }
 
@@ -84,6 +86,14 @@ impl Executor for CpuExecutor {
         }
         let model = self.models[job.model].as_mut().ok_or(EnqueueError::NoModel)?;
         let bytes = model.signature().input_bytes();
+        if model.signature().has_variant {
+            self.variants.clear();
+            for row in 0..job.rows {
+                let slot = rows.claim(row).ok_or(EnqueueError::NoInputs)?;
+                self.variants.push(model.signature().variant(&slot[..bytes]));
+            }
+            model.arrange(&self.variants);
+        }
         for row in 0..job.rows {
             let slot = rows.claim(row).ok_or(EnqueueError::NoInputs)?;
             model.stage(row, &slot[..bytes]);
@@ -126,10 +136,9 @@ impl Executor for CpuExecutor {
         let Some(model) = self.models[job.model].as_ref().filter(|_| job.batch == finished.batch) else {
             return false;
         };
-        let (input, output) = (model.signature().input_bytes(), model.signature().output_bytes());
-        (0..job.rows).all(|row| {
-            rows.claim(row).map(|mut slot| model.unstage(row, &mut slot[input..input + output])).is_some()
-        })
+        let input = model.signature().input_bytes();
+        (0..job.rows)
+            .all(|row| rows.claim(row).map(|mut slot| model.unstage(row, &mut slot[input..])).is_some())
     }
 
     fn memory_bytes(&self) -> u64 {

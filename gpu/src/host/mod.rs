@@ -4,10 +4,12 @@
 mod compute;
 mod error;
 mod executor;
+mod prefix_group;
 
 pub use compute::ComputeThread;
 pub use error::{LoadError, RunError};
 pub use executor::{CpuExecutor, CpuWork};
+pub use prefix_group::{GroupError, PrefixGroup, SplitModel};
 
 use crate::import::InputDefaults;
 use crate::signature::Signature;
@@ -37,6 +39,10 @@ pub trait HostModel: Send + Any {
     /// Makes the model compute on `thread` from now on, if that is not the thread that loaded it.
     fn compute_on(&mut self, thread: &ComputeThread);
 
+    /// Takes the variants of the rows of the next batch, in order, before they are staged. Only a
+    /// model with variants needs to be told: see [`Signature::has_variant`].
+    fn arrange(&mut self, _variants: &[u32]) {}
+
     /// Copies one request's inputs, laid out as [`Signature`] says, into row `row` of the batch.
     ///
     /// # Panics
@@ -52,12 +58,18 @@ pub trait HostModel: Send + Any {
     fn run(&mut self, rows: usize) -> Result<(), RunError>;
 
     /// Copies the outputs of row `row` of the last run into `output`, laid out as [`Signature`]
-    /// says.
+    /// says; in a model with variants, as that of the row's variant does.
     ///
     /// # Panics
     /// If the last [`HostModel::run`] had no such row or failed, or if `output` is shorter than a
     /// row.
     fn unstage(&self, row: usize, output: &mut [u8]);
+
+    /// Returns the variant that the row at `row` has in a batch of the kind that takes longest, by
+    /// which batches are measured. A model without variants has 0 alone.
+    fn slowest_variant(&self, _row: usize) -> u32 {
+        0
+    }
 
     /// Returns the values of inputs that may be left out, on which it is tried and measured.
     fn defaults(&self) -> &InputDefaults;

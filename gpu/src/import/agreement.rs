@@ -5,14 +5,14 @@
 use super::defaults::trial_row;
 use super::sizes::SizedFile;
 use crate::host::HostModel;
-use crate::signature::{DataType, LENGTH_BYTES, TensorSpec};
+use crate::signature::{DataType, LENGTH_BYTES, Signature, TensorSpec};
 use half::{bf16, f16};
 
 /// The seed of the rows: a model that differs on them does so at each load.
 const SEED: u64 = 1;
 
 /// The rows of a batch that is compared.
-pub(super) const ROWS: usize = 3;
+pub(crate) const ROWS: usize = 3;
 
 /// How much floats may differ, as a part of the row's largest element.
 #[derive(Clone, Copy)]
@@ -54,14 +54,46 @@ pub(super) fn notice(file: &SizedFile<'_>, model: &mut dyn HostModel) -> Option<
     difference(model, &rows, NOTICE)
 }
 
+/// Compares the rows of models that are run as one, of these signatures and all in the same
+/// batches, with what each model gave alone.
+///
+/// Errors: the index of a model of which a row differs, and how; or how a batch fails.
+pub(crate) fn compare_mixed(
+    group: &mut dyn HostModel,
+    variants: &[Signature],
+    alone: &[Vec<RowAlone>],
+) -> Result<(), (usize, String)> {
+    let rows_each = alone.iter().map(Vec::len).max().unwrap_or_default();
+    let mixed: Vec<(usize, &RowAlone)> = (0..rows_each)
+        .flat_map(|row| alone.iter().enumerate().filter_map(move |(of, rows)| Some((of, rows.get(row)?))))
+        .collect();
+    for batch in mixed.chunks(group.max_batch()) {
+        let numbers: Vec<u32> = batch.iter().map(|(variant, _)| *variant as u32).collect();
+        group.arrange(&numbers);
+        for (at, (variant, row)) in batch.iter().enumerate() {
+            let mut input = row.input.clone();
+            input.resize(variants[*variant].input_bytes(), 0);
+            variants[*variant].set_variant(&mut input, *variant as u32);
+            group.stage(at, &input);
+        }
+        group.run(batch.len()).map_err(|error| (batch[0].0, error.to_string()))?;
+        for (at, (variant, row)) in batch.iter().enumerate() {
+            if let Some(how) = row_difference(group, &variants[*variant], (at, row), PROOF) {
+                return Err((*variant, how));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A row, and the outputs that it has alone.
-struct RowAlone {
+pub(crate) struct RowAlone {
     input: Vec<u8>,
     output: Vec<u8>,
 }
 
-/// Runs random rows, each alone.
-fn rows_alone(
+/// Runs random rows, [`ROWS`] at most, each alone.
+pub(crate) fn rows_alone(
     file: &SizedFile<'_>,
     model: &mut dyn HostModel,
     max_batch: usize,
@@ -93,18 +125,24 @@ fn run_together(model: &mut dyn HostModel, rows: &[RowAlone]) -> Result<(), Stri
 
 /// Returns how the outputs of the last run differ from those of each row alone.
 fn difference(model: &dyn HostModel, rows: &[RowAlone], tolerance: Tolerance) -> Option<String> {
-    let signature = model.signature();
-    for (row, RowAlone { output, .. }) in rows.iter().enumerate() {
-        let mut found = vec![0; signature.output_bytes()];
-        model.unstage(row, &mut found);
-        for (at, spec) in signature.outputs.iter().enumerate() {
-            let range = signature.output_range(at);
-            if let Err(how) = agree(spec, &output[range.clone()], &found[range], tolerance) {
-                return Some(format!("row {row} of output `{}` differs in a batch: {how}", spec.name));
-            }
-        }
-    }
-    None
+    rows.iter().enumerate().find_map(|row| row_difference(model, model.signature(), row, tolerance))
+}
+
+/// Returns how the outputs of a row of the last run, of this signature, differ from those that it
+/// has alone.
+fn row_difference(
+    model: &dyn HostModel,
+    signature: &Signature,
+    (row, RowAlone { output, .. }): (usize, &RowAlone),
+    tolerance: Tolerance,
+) -> Option<String> {
+    let mut found = vec![0; signature.output_bytes()];
+    model.unstage(row, &mut found);
+    signature.outputs.iter().enumerate().find_map(|(at, spec)| {
+        let range = signature.output_range(at);
+        let differs = agree(spec, &output[range.clone()], &found[range], tolerance).err()?;
+        Some(format!("row {row} of output `{}` differs in a batch: {differs}", spec.name))
+    })
 }
 
 /// Compares two rows of an output. A batch may be added up in another order, so floats may differ

@@ -40,6 +40,7 @@ impl fmt::Display for ElementType {
 }
 
 /// The element types that one file declares.
+#[derive(Clone)]
 pub(crate) struct DeclaredTypes {
     inputs: Vec<(String, ElementType)>,
     outputs: Vec<(String, ElementType)>,

@@ -41,13 +41,19 @@ impl OnnxFile {
         let corrupt = |reason| LoadError::Corrupt { path: path.into(), reason };
         let model = parse(&bytes).map_err(corrupt)?;
         model.graph.as_ref().map_or(Ok(()), check_constants).map_err(corrupt)?;
-        let mut weights = BTreeSet::new();
-        model.graph.iter().for_each(|graph| add_locations(graph, &mut weights));
+        let weights = OnnxFile::weight_files(&model);
         let external = |reason| LoadError::ExternalData { path: path.into(), reason };
         let sizes = weights.iter().map(|location| size_within(path, location).map_err(external));
         let sizes: Vec<u64> = sizes.collect::<Result<_, _>>()?;
         let weights_bytes = sizes.iter().fold(bytes.len() as u64, |total, &size| total.saturating_add(size));
         Ok(OnnxFile { bytes, model, weights, weights_bytes })
+    }
+
+    /// Returns the names of the files that hold weights of a model, relative to its folder.
+    pub(super) fn weight_files(model: &ModelProto) -> BTreeSet<String> {
+        let mut weights = BTreeSet::new();
+        model.graph.iter().for_each(|graph| add_locations(graph, &mut weights));
+        weights
     }
 }
 

@@ -24,9 +24,11 @@ mod rewrite;
 mod rules;
 mod sizes;
 mod source;
+mod split;
 mod structure;
 mod summary;
 
+pub(crate) use agreement::{ROWS, RowAlone, compare_mixed, rows_alone};
 pub(crate) use declared::{DeclaredTypes, ElementType};
 pub(crate) use defaults::trial_row;
 pub use defaults::{InputDefaults, put_defaults};
@@ -34,6 +36,7 @@ pub(crate) use facts::is_standard;
 pub use prefix::{PrefixedModel, SharedPrefix, shared_prefix};
 pub use sizes::{DimensionSizes, SizedFile, TEXT_BYTES};
 pub(crate) use source::{BatchDimension, OnnxSource};
+pub(crate) use split::{SplitError, SplitFiles};
 pub use summary::{OnnxSummary, OperatorCount, TensorSummary, summarise};
 
 use crate::host::{HostModel, LoadError};
@@ -123,6 +126,29 @@ pub(crate) fn load_by_rules<T>(
             Ok(loaded) => Ok((loaded, Some(MADE_DYNAMIC_BY_RULES.to_owned()))),
             Err(why) => Ok((load(unchanged, 1)?, Some(fixed(&why.to_string())))),
         },
+    }
+}
+
+/// A file of which rows share batches with another's: for batches of any size, and as it is loaded
+/// to run one row alone.
+pub(crate) struct SharedBatchFile {
+    pub(crate) batched: OnnxSource,
+    pub(crate) alone: OnnxSource,
+}
+
+impl SharedBatchFile {
+    /// Reads a file.
+    ///
+    /// Errors: those of [`load`]; the file has no batch of more than one request.
+    pub(crate) fn read(file: SizedFile<'_>, max_batch: usize) -> Result<SharedBatchFile, LoadError> {
+        let Prepared { unchanged, batch } = Prepared::of(file, max_batch)?;
+        let no_batch = |reason| Err(LoadError::NoSharedBatch { path: file.path.into(), reason });
+        match batch {
+            PreparedBatch::Declared => Ok(SharedBatchFile { alone: unchanged.clone(), batched: unchanged }),
+            PreparedBatch::Dynamic(changed) => Ok(SharedBatchFile { alone: unchanged, batched: *changed }),
+            PreparedBatch::Absent(why) => no_batch(absent(&why)),
+            PreparedBatch::Fixed(why) => no_batch(fixed(&why)),
+        }
     }
 }
 

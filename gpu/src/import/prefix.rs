@@ -95,9 +95,28 @@ struct NumberedModel<'a> {
 /// If a file can't be read or is no ONNX model.
 pub fn shared_prefix(paths: &[PathBuf]) -> Result<SharedPrefix, LoadError> {
     let files: Vec<OnnxFile> = paths.iter().map(|path| OnnxFile::read(path)).collect::<Result<_, _>>()?;
+    let folders: Vec<PathBuf> = paths.iter().map(|path| folder_of(path)).collect();
+    let contents: Vec<(&[u8], &ModelProto)> =
+        files.iter().map(|file| (file.bytes.as_slice(), &file.model)).collect();
+    Ok(prefix_of(&contents, &folders).0)
+}
+
+/// The names of the cut tensors in a model: each name of one, with its index among
+/// [`SharedPrefix::tensors`]. A tensor that is computed twice has two names.
+pub(super) type CutNames = HashMap<String, usize>;
+
+/// Finds the layers that models share: each is a file's content, as bytes and as it was read, of
+/// the folder at its place in `folders`. Returns the names of the cut tensors in each model too.
+pub(super) fn prefix_of(
+    contents: &[(&[u8], &ModelProto)],
+    folders: &[PathBuf],
+) -> (SharedPrefix, Vec<CutNames>) {
     let mut numbers = TensorNumbers::default();
-    let models: Vec<NumberedModel<'_>> =
-        files.iter().zip(paths).map(|(file, path)| numbered(file, path, &mut numbers)).collect();
+    let models: Vec<NumberedModel<'_>> = contents
+        .iter()
+        .zip(folders)
+        .map(|(&(bytes, model), folder)| numbered(bytes, model, folder, &mut numbers))
+        .collect();
     let computed = |model: &NumberedModel<'_>| -> HashSet<usize> {
         model.nodes.iter().flat_map(|node| node.outputs.iter().map(|output| output.0)).collect()
     };
@@ -113,7 +132,12 @@ pub fn shared_prefix(paths: &[PathBuf]) -> Result<SharedPrefix, LoadError> {
     let shared = first.into_iter().flat_map(|model| model.nodes.iter().filter(is_shared));
     let used: BTreeSet<usize> = shared.clone().flat_map(|node| node.inputs.iter().copied()).collect();
     let bytes_of = |number: &usize| first.and_then(|model| model.weights.get(number)).copied();
-    Ok(SharedPrefix {
+    let places: HashMap<usize, usize> = cut.iter().enumerate().map(|(at, &number)| (number, at)).collect();
+    let cut_names = |model: &NumberedModel<'_>| -> CutNames {
+        let outputs = model.nodes.iter().flat_map(|node| &node.outputs);
+        outputs.filter_map(|(number, name)| Some(((*name).to_owned(), *places.get(number)?))).collect()
+    };
+    let shared = SharedPrefix {
         nodes: shared.count(),
         weights_bytes: used.iter().filter_map(bytes_of).sum(),
         tensors: first.map(named).unwrap_or_default(),
@@ -125,7 +149,8 @@ pub fn shared_prefix(paths: &[PathBuf]) -> Result<SharedPrefix, LoadError> {
                 tensors: named(model),
             })
             .collect(),
-    })
+    };
+    (shared, models.iter().map(cut_names).collect())
 }
 
 /// Returns the shared tensors that the layers after the shared ones take, or clients. Sizes of
@@ -158,16 +183,21 @@ fn cut_tensors(models: &[NumberedModel<'_>], shared: &HashSet<usize>) -> BTreeSe
     cut
 }
 
-fn numbered<'a>(file: &'a OnnxFile, path: &Path, numbers: &mut TensorNumbers) -> NumberedModel<'a> {
+fn numbered<'a>(
+    bytes: &[u8],
+    model: &'a ModelProto,
+    folder: &Path,
+    numbers: &mut TensorNumbers,
+) -> NumberedModel<'a> {
     let empty = NumberedModel { nodes: Vec::new(), weights: HashMap::new(), outputs: Vec::new() };
-    let message = ProtoMessage::parse(&file.bytes);
+    let message = ProtoMessage::parse(bytes);
     let graph_bytes = message.as_ref().and_then(|message| message.contents(number::MODEL_GRAPH).next());
     let raw = graph_bytes.and_then(ProtoMessage::parse);
-    let (Some(graph), Some(raw)) = (file.model.graph.as_ref(), raw) else { return empty };
+    let (Some(graph), Some(raw)) = (model.graph.as_ref(), raw) else { return empty };
     let mut known: HashMap<&str, usize> = HashMap::new();
     let mut weights = HashMap::new();
     for (tensor, bytes) in graph.initializer.iter().zip(raw.contents(number::GRAPH_INITIALIZER)) {
-        let folder = (!tensor.external_data.is_empty()).then(|| folder_of(path));
+        let folder = (!tensor.external_data.is_empty()).then(|| folder.to_owned());
         let number = numbers.of(TensorOrigin::Weights(without(bytes, &[number::INITIALIZER_NAME]), folder));
         known.insert(tensor.name.as_deref().unwrap_or_default(), number);
         weights.insert(number, bytes_of(tensor, bytes));
@@ -177,7 +207,7 @@ fn numbered<'a>(file: &'a OnnxFile, path: &Path, numbers: &mut TensorNumbers) ->
     for (node, bytes) in graph.node.iter().zip(raw.contents(number::GRAPH_NODE)) {
         let taken = node.input.iter().filter(|name| !name.is_empty());
         let taken: Vec<usize> = taken.filter_map(|name| known.get(name.as_str()).copied()).collect();
-        let outputs = numbered_outputs(node, bytes, &file.model, numbers, &known);
+        let outputs = numbered_outputs(node, bytes, model, numbers, &known);
         known.extend(outputs.iter().map(|(number, name)| (*name, *number)));
         let from_inputs: Vec<bool> = taken.iter().filter_map(|number| reached.get(number).copied()).collect();
         if from_inputs.is_empty() && !has_graph(node) {
@@ -254,7 +284,7 @@ fn without(bytes: &[u8], numbers: &[u64]) -> Vec<u8> {
     message.encode()
 }
 
-fn folder_of(path: &Path) -> PathBuf {
+pub(super) fn folder_of(path: &Path) -> PathBuf {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     folder.canonicalize().unwrap_or_else(|_| folder.to_owned())
 }

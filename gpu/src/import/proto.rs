@@ -128,6 +128,12 @@ impl<'a> ProtoMessage<'a> {
         Some(())
     }
 
+    /// Puts these contents of a field in front of all fields.
+    pub(super) fn put_in_front(&mut self, number: u64, contents: Vec<Vec<u8>>) {
+        let new = contents.into_iter().map(|bytes| (number, ProtoValue::Bytes(Cow::Owned(bytes))));
+        drop(self.fields.splice(..0, new));
+    }
+
     /// Keeps of a field the contents for whose index `keep` is true.
     pub(super) fn retain(&mut self, number: u64, keep: impl Fn(usize) -> bool) {
         let mut at = 0..;

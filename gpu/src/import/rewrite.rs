@@ -191,7 +191,12 @@ fn unfolded_softmax(change: &SoftmaxChange) -> Vec<Vec<u8>> {
 }
 
 /// Returns a node, perhaps with the attribute `axis`.
-fn node(operator: &str, inputs: &[&String], output: &str, axis: Option<i64>) -> ProtoMessage<'static> {
+pub(super) fn node(
+    operator: &str,
+    inputs: &[&String],
+    output: &str,
+    axis: Option<i64>,
+) -> ProtoMessage<'static> {
     /// The number of an attribute's type that is a whole number.
     const INT: u64 = 2;
     let mut node = ProtoMessage::default();
@@ -220,9 +225,14 @@ fn initializer(name: &str, values: &[i64]) -> ProtoMessage<'static> {
 
 /// Makes the first dimension of an input or output the batch's, where it has a shape.
 fn make_dynamic(value: &mut ProtoMessage<'_>) -> Option<()> {
+    set_dimension(value, 0, batch_dimension().encode())
+}
+
+/// Returns the dimension that is the batch.
+pub(super) fn batch_dimension() -> ProtoMessage<'static> {
     let mut batch = ProtoMessage::default();
     batch.push(number::DIMENSION_NAME, BATCH.as_bytes().to_vec());
-    set_dimension(value, 0, batch.encode())
+    batch
 }
 
 /// Replaces a dimension of an input or output, where it has a shape.

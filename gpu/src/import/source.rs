@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 pub(crate) type InputShapes = BTreeMap<String, Vec<usize>>;
 
 /// A model's file, read and perhaps rewritten.
+#[derive(Clone)]
 pub(crate) struct OnnxSource {
     /// The file.
     pub(crate) path: PathBuf,

@@ -6,6 +6,7 @@ use bytemuck::{AnyBitPattern, NoUninit};
 use half::{bf16, f16};
 use ort::session::SessionInputValue;
 use ort::value::{DynValue, PrimitiveTensorElementType, Tensor, TensorElementType, TensorRef};
+use std::ops::Range;
 
 const _: () = assert!(cfg!(target_endian = "little"), "rows are little endian and are copied as they are");
 
@@ -55,6 +56,11 @@ impl RowBuffer {
     /// Returns a row's bytes.
     pub(super) fn row(&self, row: usize) -> &[u8] {
         &bytemuck::cast_slice(&self.words)[row * self.row_bytes..][..self.row_bytes]
+    }
+
+    /// Returns the bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(self.words.as_slice())
     }
 
     /// Fills a row.
@@ -128,6 +134,43 @@ impl RowBuffer {
             DataType::Fp64 => copy::<f64>(from, to),
         }
     }
+}
+
+/// Returns some rows of an output of a run as an input of another, of this shape.
+///
+/// Errors: they are strings, which are no plain memory.
+pub(super) fn rows_of<'a>(
+    value: &'a DynValue,
+    datatype: DataType,
+    shape: &[usize],
+    rows: Range<usize>,
+) -> ort::Result<SessionInputValue<'a>> {
+    match datatype {
+        DataType::Bool => part::<bool>(value, shape, rows),
+        DataType::Uint8 => part::<u8>(value, shape, rows),
+        DataType::Uint16 => part::<u16>(value, shape, rows),
+        DataType::Uint32 => part::<u32>(value, shape, rows),
+        DataType::Uint64 => part::<u64>(value, shape, rows),
+        DataType::Int8 => part::<i8>(value, shape, rows),
+        DataType::Int16 => part::<i16>(value, shape, rows),
+        DataType::Int32 => part::<i32>(value, shape, rows),
+        DataType::Int64 => part::<i64>(value, shape, rows),
+        DataType::Fp16 => part::<f16>(value, shape, rows),
+        DataType::Bf16 => part::<bf16>(value, shape, rows),
+        DataType::Fp32 => part::<f32>(value, shape, rows),
+        DataType::Fp64 => part::<f64>(value, shape, rows),
+        DataType::Bytes(_) => Err(ort::Error::new("the shared layers give strings, which are not shared")),
+    }
+}
+
+fn part<'a, T>(value: &'a DynValue, shape: &[usize], rows: Range<usize>) -> ort::Result<SessionInputValue<'a>>
+where
+    T: PrimitiveTensorElementType + Clone + std::fmt::Debug + 'static,
+{
+    let (_, elements) = value.try_extract_tensor::<T>()?;
+    let row = shape.iter().skip(1).product::<usize>();
+    let own = &elements[rows.start * row..rows.end * row];
+    Ok(TensorRef::from_array_view((shape.to_vec(), own))?.into())
 }
 
 /// Returns the text in an element's room.

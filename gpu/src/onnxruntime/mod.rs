@@ -6,14 +6,18 @@ mod library;
 
 pub use library::{LIBRARY_VARIABLE, LibraryError, OnnxRuntimeLibrary, SearchedPlace, open_library};
 
-use crate::host::{ComputeThread, HostGraph, HostModel, LoadError, MAX_STAGED_BYTES, RunError};
+use crate::host::{
+    ComputeThread, GroupError, HostGraph, HostModel, LoadError, MAX_STAGED_BYTES, PrefixGroup, RunError,
+    SplitModel,
+};
 use crate::import::{self, BatchDimension, InputDefaults, OnnxSource, SizedFile, TEXT_BYTES};
 use crate::signature::{DataType, Signature, TensorSpec};
 use buffer::RowBuffer;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
-use ort::session::{RunOptions, Session, SessionInputValue, SessionInputs};
+use ort::session::{RunOptions, Session, SessionInputValue, SessionInputs, SessionOutputs};
 use ort::value::{DynValue, Outlet, ValueType};
 use std::borrow::Cow;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,6 +49,8 @@ pub struct OnnxRuntimeModel {
     session: Session,
     inputs: Vec<RowBuffer>,
     outputs: Vec<RowBuffer>,
+    /// The outputs of the last run as the library gave them, where other models read them there.
+    kept: Vec<DynValue>,
     import_note: Option<String>,
 }
 
@@ -114,6 +120,31 @@ impl OnnxRuntimeModel {
         Ok(model)
     }
 
+    /// Loads ONNX files that share their first layers, to be run as one in batches of at most
+    /// `max_batch` rows.
+    ///
+    /// # Errors
+    /// Those of [`OnnxRuntimeModel::load`] for a file or a part of it; if a file has no batch, if
+    /// the files share no layer or have different inputs, or if a row differs from what its file
+    /// alone gives.
+    pub fn load_group(
+        files: &[SizedFile<'_>],
+        max_batch: usize,
+        options: &OnnxRuntimeOptions,
+    ) -> Result<PrefixGroup<OnnxRuntimeModel>, GroupError> {
+        let path: PathBuf = files.first().map(|file| file.path.into()).unwrap_or_default();
+        let at_first = |error| GroupError { at: 0, error };
+        let environment = open_library(options.library.as_deref()).map_err(|error| {
+            at_first(LoadError::Library { path: path.clone(), reason: error.to_string() })
+        })?;
+        let part = |file: &SizedFile<'_>, source, max_batch| {
+            Self::load_source(file, source, max_batch, options.threads, &environment)
+        };
+        // As for one file.
+        catch_unwind(AssertUnwindSafe(|| PrefixGroup::load(files, max_batch, &part)))
+            .unwrap_or_else(|_| Err(at_first(LoadError::Panicked { path })))
+    }
+
     fn load_source(
         file: &SizedFile<'_>,
         mut source: OnnxSource,
@@ -131,7 +162,7 @@ impl OnnxRuntimeModel {
         check_size("inputs", &inputs, max_batch, path)?;
         check_outputs(session.outputs(), &source)?;
         let has_batch = source.batch != BatchDimension::Absent;
-        let signature = Signature { inputs, outputs: Vec::new(), has_batch };
+        let signature = Signature { inputs, outputs: Vec::new(), has_batch, has_variant: false };
         let row = import::trial_row(file.defaults, &signature, path)?;
         let source = SessionSource {
             bytes,
@@ -167,16 +198,18 @@ impl OnnxRuntimeModel {
         };
         let (inputs, outputs) = (buffers(&source.signature.inputs), buffers(&source.signature.outputs));
         let own = Arc::new(RunHandle { source, options: RunOptions::new().map_err(failed)? });
-        Ok(OnnxRuntimeModel { own, session, inputs, outputs, import_note: None })
+        Ok(OnnxRuntimeModel { own, session, inputs, outputs, kept: Vec::new(), import_note: None })
     }
 
     /// Runs one row of zeros and returns the specs of the outputs, with the shapes that they had.
     fn output_specs(&mut self, path: &Path) -> Result<Vec<TensorSpec>, LoadError> {
         let OnnxRuntimeModel { own, session, inputs, .. } = self;
         let SessionSource { signature, text_bytes, .. } = &*own.source;
-        let specs = execute(session, inputs, &signature.inputs, &own.options, 1, |outputs| {
+        let values = staged(inputs, &signature.inputs, 1).map_err(|error| trial_error(path, 1, &error))?;
+        let specs = execute(session, values, &own.options, |outputs| {
             outputs
-                .map(|(name, value)| output_spec(name, value, signature.has_batch, *text_bytes, path))
+                .keys()
+                .map(|name| output_spec(name, &outputs[name], signature.has_batch, *text_bytes, path))
                 .collect::<Result<Vec<_>, _>>()
         });
         let specs = specs.map_err(|error| trial_error(path, 1, &error))??;
@@ -198,10 +231,9 @@ impl HostModel for OnnxRuntimeModel {
     }
 
     fn memory_bytes(&self) -> u64 {
-        let SessionSource { signature, max_batch, weights_bytes, bytes, .. } = &*self.own.source;
-        let specs = signature.inputs.iter().chain(&signature.outputs);
-        let row = specs.map(TensorSpec::bytes).sum::<usize>();
-        weights_bytes + (bytes.len() + row * max_batch) as u64
+        let SessionSource { weights_bytes, bytes, .. } = &*self.own.source;
+        let buffers = self.inputs.iter().chain(&self.outputs).map(RowBuffer::bytes).sum::<usize>();
+        weights_bytes + (bytes.len() + buffers) as u64
     }
 
     /// Does nothing: it computes on the thread that calls [`HostModel::run`].
@@ -220,16 +252,8 @@ impl HostModel for OnnxRuntimeModel {
         if rows == 0 || rows > *max_batch {
             return Err(RunError::Rows { rows, max_batch: *max_batch });
         }
-        let specs = &signature.outputs;
-        execute(session, inputs, &signature.inputs, &own.options, rows, |values| {
-            let mut taken = 0;
-            for (((_, value), spec), buffer) in values.zip(specs).zip(&mut *outputs) {
-                check_output(value, signature, spec, rows)?;
-                buffer.take(rows, value).map_err(failed)?;
-                taken += 1;
-            }
-            if taken == specs.len() { Ok(()) } else { Err(RunError::Panicked) }
-        })?
+        let values = staged(inputs, &signature.inputs, rows)?;
+        execute(session, values, &own.options, |values| take(values, signature, rows, outputs))?
     }
 
     fn unstage(&self, row: usize, output: &mut [u8]) {
@@ -250,6 +274,77 @@ impl HostModel for OnnxRuntimeModel {
     fn graph(&self) -> Arc<dyn HostGraph> {
         Arc::clone(&self.own) as Arc<dyn HostGraph>
     }
+}
+
+impl SplitModel for OnnxRuntimeModel {
+    fn become_prefix(&mut self) {
+        self.outputs.clear();
+    }
+
+    fn become_suffix(&mut self) {
+        self.inputs.clear();
+    }
+
+    fn run_prefix(&mut self, rows: usize) -> Result<(), RunError> {
+        let OnnxRuntimeModel { own, session, inputs, kept, .. } = self;
+        let SessionSource { signature, .. } = &*own.source;
+        kept.clear();
+        let values = staged(inputs, &signature.inputs, rows)?;
+        let outputs = execute(session, values, &own.options, |outputs| {
+            let names: Vec<String> = outputs.keys().map(str::to_owned).collect();
+            names.iter().filter_map(|name| outputs.remove(name)).collect::<Vec<DynValue>>()
+        })?;
+        if outputs.len() != signature.outputs.len() {
+            return Err(RunError::Panicked);
+        }
+        for (value, spec) in outputs.iter().zip(&signature.outputs) {
+            check_output(value, signature, spec, rows)?;
+        }
+        *kept = outputs;
+        Ok(())
+    }
+
+    fn run_suffix(
+        &mut self,
+        prefix: &OnnxRuntimeModel,
+        sources: &[usize],
+        rows: Range<usize>,
+    ) -> Result<(), RunError> {
+        let OnnxRuntimeModel { own, session, outputs, .. } = self;
+        let SessionSource { signature, .. } = &*own.source;
+        let values = signature.inputs.iter().zip(sources).map(|(spec, &source)| {
+            let from = prefix.kept.get(source).ok_or(RunError::Panicked)?;
+            let shape = signature.batch_shape(spec, rows.len());
+            let value = buffer::rows_of(from, spec.datatype, &shape, rows.clone()).map_err(failed)?;
+            Ok((Cow::Borrowed(spec.name.as_str()), value))
+        });
+        let values = values.collect::<Result<Vec<_>, RunError>>()?;
+        execute(session, values, &own.options, |values| take(values, signature, rows.len(), outputs))?
+    }
+
+    fn forget_outputs(&mut self) {
+        self.kept.clear();
+    }
+}
+
+/// Copies the outputs of a run of `rows` rows.
+///
+/// Errors: one is not as the signature says.
+fn take(
+    values: &SessionOutputs<'_>,
+    signature: &Signature,
+    rows: usize,
+    buffers: &mut [RowBuffer],
+) -> Result<(), RunError> {
+    let specs = &signature.outputs;
+    let mut taken = 0;
+    for ((name, spec), buffer) in values.keys().zip(specs).zip(buffers) {
+        let value = &values[name];
+        check_output(value, signature, spec, rows)?;
+        buffer.take(rows, value).map_err(failed)?;
+        taken += 1;
+    }
+    if taken == specs.len() { Ok(()) } else { Err(RunError::Panicked) }
 }
 
 /// Makes a session of a file's bytes; its external weights are looked for in `folder`.
@@ -286,25 +381,32 @@ fn every_core() -> String {
     online.split(',').map(range).collect::<Vec<_>>().join(",")
 }
 
-/// Runs `rows` rows of the staged inputs, and has `take` read the outputs.
-fn execute<R>(
-    session: &mut Session,
-    inputs: &mut [RowBuffer],
-    specs: &[TensorSpec],
-    options: &RunOptions,
+/// The inputs of a run, by their names.
+type NamedInputs<'a> = Vec<(Cow<'a, str>, SessionInputValue<'a>)>;
+
+/// Returns the first `rows` rows of the staged inputs.
+fn staged<'a>(
+    inputs: &'a mut [RowBuffer],
+    specs: &'a [TensorSpec],
     rows: usize,
-    take: impl FnOnce(&mut dyn Iterator<Item = (&str, &DynValue)>) -> R,
-) -> Result<R, RunError> {
+) -> Result<NamedInputs<'a>, RunError> {
     let values = inputs
         .iter_mut()
         .zip(specs)
         .map(|(input, spec)| Ok((Cow::Borrowed(spec.name.as_str()), input.input(rows).map_err(failed)?)));
-    let values: Vec<(Cow<'_, str>, SessionInputValue<'_>)> = values.collect::<Result<_, RunError>>()?;
+    values.collect()
+}
+
+/// Runs the model on these inputs, and has `take` read the outputs.
+fn execute<R>(
+    session: &mut Session,
+    inputs: NamedInputs<'_>,
+    options: &RunOptions,
+    take: impl FnOnce(&mut SessionOutputs<'_>) -> R,
+) -> Result<R, RunError> {
     caught(|| {
-        let outputs = session.run_with_options(SessionInputs::<'_, '_, 0>::ValueMap(values), options);
-        let outputs = outputs.map_err(failed)?;
-        let mut values = outputs.keys().map(|name| (name, &outputs[name]));
-        Ok(take(&mut values))
+        let outputs = session.run_with_options(SessionInputs::<'_, '_, 0>::ValueMap(inputs), options);
+        Ok(take(&mut outputs.map_err(failed)?))
     })
 }
 

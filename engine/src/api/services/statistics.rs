@@ -237,6 +237,7 @@ mod tests {
             defaults: Default::default(),
             sizes: None,
             application: None,
+            variant: None,
             slo: Nanos(8_000),
             max_batch: 8,
             profile: symphony_scheduler::profile::Profile::of_nothing().into(),

@@ -103,8 +103,8 @@ fn a_model_that_was_unloaded_for_a_fault_is_named_and_the_server_is_ready_withou
     let guarded = TestServer::new(|config| config.tokens = Some(Tokens::new(vec![grant])));
     for server in [&open, &guarded] {
         assert_eq!(server.get("/v2/health/ready").json(), json!({ "ready": true }));
-        server.model_table.note_withdrawal(ModelId(0), "unloaded: why");
-        server.model_table.close(ModelId(0));
+        server.model_table.note_withdrawal(&[ModelId(0)], "unloaded: why");
+        server.model_table.close(&[ModelId(0)]);
     }
     let named = json!([{ "name": "echo", "version": "1", "reason": "unloaded: why" }]);
     let ready = open.get("/v2/health/ready");

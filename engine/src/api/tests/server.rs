@@ -57,6 +57,7 @@ fn models() -> Arc<[ModelInfo]> {
         defaults: Default::default(),
         sizes: None,
         application: None,
+        variant: None,
         slo: if *name == "late" { Nanos::from_millis(1) } else { Nanos::from_secs(100) },
         max_batch: 8,
         profile: symphony_scheduler::profile::Profile::of_nothing().into(),

@@ -87,7 +87,7 @@ pub struct DeclaredTensors {
 impl DeclaredTensors {
     /// Returns a diagnostic for each declared tensor that differs from those of the model.
     pub(in crate::config) fn check(&self, signature: &Signature) -> Vec<Diagnostic> {
-        let Signature { inputs, outputs, has_batch } = signature;
+        let Signature { inputs, outputs, has_batch, .. } = signature;
         let inputs = self.inputs.iter().map(|tensor| tensor.check("input", inputs, *has_batch));
         let outputs = self.outputs.iter().map(|tensor| tensor.check("output", outputs, *has_batch));
         inputs.chain(outputs).filter_map(Result::err).collect()

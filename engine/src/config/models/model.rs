@@ -2,6 +2,7 @@
 
 use super::applications::ServedApplication;
 use super::declared::DeclaredTensors;
+use super::prefix_member::{PrefixMember, read_prefix_group};
 use super::profile::{ClassProfile, ProfileSource, limit_batch, read_profiles, read_rolling};
 use super::sizes::{DimensionBuckets, PadWith, Sizes, VariableDimensions, read_sizes};
 use super::source::{ModelSource, read_emulated_model, read_file_model};
@@ -31,6 +32,8 @@ pub struct ModelConfig {
     /// The application whose requests these are, of a model that has several. Classes of equal
     /// sizes follow one another, in the order of their applications.
     pub application: Option<ServedApplication>,
+    /// The group of models that it is run as one with, over the layers that they share.
+    pub prefix: Option<PrefixMember>,
     /// The latency promised.
     pub slo: Nanos,
     /// The largest batch.
@@ -100,6 +103,14 @@ impl ModelConfig {
         has_classes && (&self.name, self.version) == (&other.name, other.version)
     }
 
+    /// Returns the models of its group, in their order; itself alone where it is in none. `models`
+    /// are those of CONFIG.
+    pub fn group<'m>(&'m self, models: &'m [ModelConfig]) -> Vec<&'m ModelConfig> {
+        let Some(own) = &self.prefix else { return vec![self] };
+        let is_of = |of: &&ModelConfig| of.prefix.as_ref().is_some_and(|prefix| prefix.group == own.group);
+        models.iter().filter(is_of).collect()
+    }
+
     /// Returns true if the same file is loaded as for the class before it, which is of another
     /// application.
     pub fn shares_file(&self) -> bool {
@@ -156,6 +167,7 @@ fn read_model(table: &TomlTable<'_>, kinds: &ExecutorKinds) -> Option<(Location,
             "outputs",
             "sizes",
             "applications",
+            "prefix_group",
             "padding",
             "max_waste",
             "max_bytes",
@@ -180,6 +192,7 @@ fn read_model(table: &TomlTable<'_>, kinds: &ExecutorKinds) -> Option<(Location,
     };
     let profiles = read_profiles(table, kind, slo, &sizes?);
     let rolling = read_rolling(table);
+    let prefix = read_prefix_group(table);
     let max_batch = max_batch.map_or(Some(None), |given| given.map(Some));
     let locations = ModelLocations {
         file: table.location("file"),
@@ -187,7 +200,7 @@ fn read_model(table: &TomlTable<'_>, kinds: &ExecutorKinds) -> Option<(Location,
         max_batch: table.location("max_batch"),
     };
     let (name, source, slo, priority, max_batch) = (name?, source?, slo?, priority? as u8, max_batch?);
-    let rolling = rolling?;
+    let (rolling, prefix) = (rolling?, prefix?);
     let class = |ClassProfile { sizes, variable, application, profile }| {
         let (profile, max_batch) = limit_batch(profile, max_batch);
         ModelConfig {
@@ -196,6 +209,7 @@ fn read_model(table: &TomlTable<'_>, kinds: &ExecutorKinds) -> Option<(Location,
             source: source.with_sizes(sizes),
             variable,
             application,
+            prefix: prefix.clone(),
             slo,
             max_batch,
             priority,

@@ -430,8 +430,8 @@ fn tensors_without_a_batch_are_declared_whole_and_optional_ones_need_a_value() {
     };
     let whole = Signature {
         inputs: vec![tensor("state", DataType::Fp32, &[2, 1, 3]), tensor("rate", DataType::Int64, &[])],
-        outputs: Vec::new(),
         has_batch: false,
+        ..Signature::default()
     };
     let defaults = words("defaults = [{ input = \"rate\", value = 16000 }]");
     assert_eq!(checked(&defaults, &whole), [""; 0]);

@@ -9,7 +9,9 @@ use super::file_executor::FileExecutor;
 use super::lease::ExecutorLease;
 use super::libraries::Libraries;
 use super::model_faults::ModelFaults;
-use crate::config::{Config, Diagnostic, ExecutorKind, Location, ModelConfig, ModelSource, ProfileSource};
+use crate::config::{
+    Config, Diagnostic, ExecutorKind, Location, ModelConfig, ModelSource, PrefixMember, ProfileSource,
+};
 use crate::runtime::backends::backend::Backend;
 use crate::runtime::backends::warming::warm_up;
 use crate::runtime::callbacks::{Progress, ThreadHook};
@@ -21,10 +23,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use symphony_gpu::import::SizedFile;
+use symphony_gpu::host::SplitModel;
+use symphony_gpu::import::{SharedPrefix, SizedFile};
 use symphony_gpu::{
-    ComputeThread, CpuExecutor, CpuModel, CudaExecutor, CudaModel, Executor, HostGraph, HostModel, LoadError,
-    MeasureOptions, OnnxRuntimeModel, ProfileTable, Signature, measure,
+    ComputeThread, CpuExecutor, CpuModel, CudaExecutor, CudaModel, Executor, GroupError, HostGraph,
+    HostModel, LoadError, MeasureOptions, OnnxRuntimeModel, PrefixGroup, ProfileTable, Signature, measure,
 };
 use symphony_transport::Nanos;
 use symphony_transport::doorbell::Doorbells;
@@ -255,26 +258,42 @@ fn live(
     wired: Receiver<ExecutorWiring>,
 ) {
     let mut models: Vec<Option<Box<dyn HostModel>>> = Vec::new();
-    let mut found = Vec::new();
+    let mut found: Vec<Option<LoadReport>> = Vec::new();
+    let mut of_groups: Vec<(&PrefixMember, LoadReport)> = Vec::new();
     for model in &setup.config.models {
         let measuring = measures.then(MeasureOptions::default);
         let own = model.source.kind() == kind;
         let before = models.last().and_then(Option::as_deref).zip(found.last().and_then(Option::as_ref));
-        let loaded = match (own, before) {
-            (true, Some((before, report))) if model.shares_file() => {
-                share(model, before.graph(), compute).map(|copy| Some((copy, LoadReport::clone(report))))
+        let loaded = match (own, &model.prefix, before) {
+            (false, _, _) => Ok((None, None)),
+            (true, Some(member), _) if member.number > 0 => {
+                let report = of_groups.iter().find(|(of, _)| *of == member);
+                Ok((None, report.map(|(_, report)| report.clone())))
             }
-            (true, _) => load(model, compute, (&setup.libraries, device), measuring, &setup.progress),
-            (false, _) => Ok(None),
+            (true, Some(_), _) => {
+                let group = model.group(&setup.config.models);
+                load_group(&group, compute, &setup.libraries, measuring, &setup.progress).map(
+                    |(loaded, mut reports)| {
+                        let first = reports.remove(0);
+                        let others = group.iter().filter_map(|of| of.prefix.as_ref()).skip(1);
+                        of_groups.extend(others.zip(reports));
+                        (Some(loaded), Some(first))
+                    },
+                )
+            }
+            (true, None, Some((before, report))) if model.shares_file() => {
+                let copy = share(model, before.graph(), compute);
+                copy.map(|copy| (Some(copy), Some(report.clone())))
+            }
+            (true, None, _) => {
+                let loaded = load(model, compute, (&setup.libraries, device), measuring, &setup.progress);
+                loaded.map(Option::unzip)
+            }
         };
         match loaded {
-            Ok(None) => {
-                models.push(None);
-                found.push(None);
-            }
-            Ok(Some((loaded, seen))) => {
-                models.push(Some(loaded));
-                found.push(Some(seen));
+            Ok((loaded, seen)) => {
+                models.push(loaded);
+                found.push(seen);
             }
             Err(diagnostic) => {
                 let _ = report.send(Err(diagnostic));
@@ -338,8 +357,8 @@ pub fn load_file(
     compute: &ComputeThread,
     (libraries, device): (&Libraries, u32),
 ) -> Result<Option<Box<dyn HostModel>>, Diagnostic> {
-    let ModelSource::File { file, executor, sizes, contents } = &model.source else { return Ok(None) };
-    let file = SizedFile { path: file, sizes, defaults: &contents.defaults, text_bytes: contents.text_bytes };
+    let Some(file) = sized_file(&model.source) else { return Ok(None) };
+    let executor = model.source.kind();
     let loaded = match executor {
         ExecutorKind::OnnxRuntime => compute
             .run(|| OnnxRuntimeModel::load(file, model.max_batch, &libraries.onnxruntime))
@@ -351,6 +370,88 @@ pub fn load_file(
     let kind = executor.name();
     let right = format!("give an ONNX model that the executor \"{kind}\" can run");
     loaded.map(Some).map_err(|error| model.locations.file.diagnostic(error, right))
+}
+
+/// Returns the file of a model, with what CONFIG says of it; `None` if it has none.
+fn sized_file(source: &ModelSource) -> Option<SizedFile<'_>> {
+    let ModelSource::File { file, sizes, contents, .. } = source else { return None };
+    Some(SizedFile { path: file, sizes, defaults: &contents.defaults, text_bytes: contents.text_bytes })
+}
+
+/// Loads the files of models that are run as one, to compute on `compute`, by the library of their
+/// executors; returns the signature of each too, and what they share.
+///
+/// Errors: the diagnostic of a file that can't be served, or not with the others.
+pub fn load_group_files(
+    models: &[&ModelConfig],
+    compute: &ComputeThread,
+    libraries: &Libraries,
+) -> Result<LoadedGroup, Diagnostic> {
+    fn loaded<M: SplitModel>(group: PrefixGroup<M>) -> LoadedGroup {
+        let (variants, shared) = (group.variants().to_vec(), group.shared().clone());
+        LoadedGroup { model: Box::new(group), variants, shared }
+    }
+    let files: Vec<SizedFile<'_>> = models.iter().filter_map(|model| sized_file(&model.source)).collect();
+    let Some(first) = models.first() else {
+        unreachable!("a group has models: the configuration was checked")
+    };
+    let executor = first.source.kind();
+    let group = match executor {
+        ExecutorKind::OnnxRuntime => {
+            let load = || OnnxRuntimeModel::load_group(&files, first.max_batch, &libraries.onnxruntime);
+            compute.run(load).map(loaded)
+        }
+        _ => CpuModel::load_group(compute, &files, first.max_batch).map(loaded),
+    };
+    group.map_err(|GroupError { at, error }| {
+        let right = "mend the file, or leave prefix_group out, so that the model is run by itself";
+        models[at].locations.file.diagnostic(error, right)
+    })
+}
+
+/// Models that are run as one, loaded.
+pub struct LoadedGroup {
+    /// All of them.
+    pub model: Box<dyn HostModel>,
+    /// The tensors of each.
+    pub variants: Vec<Signature>,
+    /// What they share.
+    pub shared: SharedPrefix,
+}
+
+impl LoadedGroup {
+    /// Returns a line about what the models share.
+    pub fn summary(&self, models: &[&ModelConfig]) -> String {
+        let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
+        let all = self.shared.models.iter().map(|model| model.weights_bytes).sum::<u64>();
+        let megabytes = |bytes: u64| bytes as f64 / 1e6;
+        format!(
+            "{} are run as one over the layers that they share: {} nodes, {:.1} MB of weights, which with their own \
+             are {:.1} MB instead of {:.1}",
+            names.join(", "),
+            self.shared.nodes,
+            megabytes(self.shared.weights_bytes),
+            megabytes(all.saturating_sub(self.shared.weights_bytes * (names.len() as u64 - 1))),
+            megabytes(all),
+        )
+    }
+}
+
+/// Loads models that are run as one, and measures them as [`load`] does, on the batches of each
+/// size that take longest. Returns what was found of each model.
+fn load_group(
+    models: &[&ModelConfig],
+    compute: &ComputeThread,
+    libraries: &Libraries,
+    measuring: Option<MeasureOptions>,
+    progress: &Progress,
+) -> Result<(Box<dyn HostModel>, Vec<LoadReport>), Diagnostic> {
+    let mut group = load_group_files(models, compute, libraries)?;
+    progress(&group.summary(models));
+    let measured = measured(models[0], &mut *group.model, measuring, progress)?;
+    let max_batch = group.model.max_batch();
+    let report = |signature| LoadReport { signature, max_batch, measured: measured.clone() };
+    Ok((group.model, group.variants.into_iter().map(report).collect()))
 }
 
 fn load_on_gpu(
@@ -380,15 +481,23 @@ pub(crate) fn load(
     }
     warm_up(model, &mut *loaded, progress)?;
     let max_batch = loaded.max_batch();
-    let measured = match measuring.filter(|_| model.profile == ProfileSource::Measure) {
-        Some(options) => {
-            progress(&format!("measuring {} at batches of 1 to {max_batch} …", model.label()));
-            Some(measure_one(model, &mut *loaded, &options, progress)?)
-        }
-        None => None,
-    };
+    let measured = measured(model, &mut *loaded, measuring, progress)?;
     let signature = loaded.signature().clone();
     Ok(Some((loaded, LoadReport { signature, max_batch, measured })))
+}
+
+/// Measures a model if its configuration asks for that.
+fn measured(
+    model: &ModelConfig,
+    loaded: &mut dyn HostModel,
+    measuring: Option<MeasureOptions>,
+    progress: &Progress,
+) -> Result<Option<ProfileTable>, Diagnostic> {
+    let Some(options) = measuring.filter(|_| model.profile == ProfileSource::Measure) else {
+        return Ok(None);
+    };
+    progress(&format!("measuring {} at batches of 1 to {} …", model.label(), loaded.max_batch()));
+    measure_one(model, loaded, &options, progress).map(Some)
 }
 
 fn measure_one(

@@ -62,10 +62,11 @@ impl ModelFaults {
         self.condemned[model.0 as usize].store(true, Ordering::Relaxed);
         let seconds = WITHIN.as_secs_f64();
         let reason = format!("unloaded: it made an executor hang or die {HANGS} times within {seconds} s");
-        self.model_table.note_withdrawal(model, &reason);
+        let all = self.model_table.run_with(model);
+        self.model_table.note_withdrawal(&all, &reason);
         match &self.to_unload {
-            Some(to_unload) => lock(to_unload).push((model, reason.clone())),
-            None => self.model_table.close(model),
+            Some(to_unload) => lock(to_unload).extend(all.into_iter().map(|model| (model, reason.clone()))),
+            None => self.model_table.close(&all),
         }
         Some(reason)
     }

@@ -22,7 +22,7 @@ mod tests;
 mod timeline;
 
 pub use answer::{Answer, KeptOutput, Outcome};
-pub use model_info::{ModelInfo, SlotState};
+pub use model_info::{ModelInfo, SlotState, Variant};
 pub use model_table::{ModelTable, Withdrawal};
 pub use query_table::{QueryModels, QueryTable, ServedQuery};
 pub use request::{Ask, Due, Refusal, SlotReservation, Ticket};
@@ -51,6 +51,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use symphony_gpu::signature::Signature;
 use symphony_scheduler::limits;
 use symphony_transport::Nanos;
 use symphony_transport::doorbell::Doorbells;
@@ -359,9 +360,9 @@ impl Frontend {
             return Err(self.refusal());
         }
         self.refresh_models();
-        let model = &self.models[ask.model.0 as usize];
-        self.check_served(model)?;
-        if !self.requests[model.thread].has_room(ask.rows) {
+        self.check_served(&self.models[ask.model.0 as usize])?;
+        let thread = self.thread_of(ask.model);
+        if !self.requests[thread].has_room(ask.rows) {
             return Err(Refusal::Overloaded);
         }
         let id = self.next_id;
@@ -401,7 +402,11 @@ impl Frontend {
 
     /// Sends the request whose input lies in the slots from `index` on.
     fn send(&mut self, index: usize, id: u64, &Ask { model, rows, due, class }: &Ask) {
-        let ModelInfo { slo, thread, .. } = self.models[model.0 as usize];
+        let info = &self.models[model.0 as usize];
+        let (slo, queue_slot, thread) = (info.slo, info.queue_slot(), self.thread_of(model));
+        if let Some(variant) = info.variant {
+            self.write_variant(index, &info.signature, variant);
+        }
         let arrival = self.clock.now();
         let wanted = match due {
             Due::Slo | Due::Never => slo,
@@ -423,7 +428,7 @@ impl Frontend {
         self.overdue.note(arrival);
         self.overdue.sent(index, due);
         self.in_engine.add(model.0 as usize);
-        let queue_id = self.queue_ids.of(model, class);
+        let queue_id = self.queue_ids.of(queue_slot, class);
         let ring = &mut self.requests[thread];
         for (row, slot) in self.in_flight.slots(index).enumerate() {
             let request = Request {
@@ -445,6 +450,22 @@ impl Frontend {
         self.bells.ring();
     }
 
+    /// Returns the ModelThread that owns the queues of a model.
+    fn thread_of(&self, model: ModelId) -> usize {
+        let queue_slot = self.models[model.0 as usize].queue_slot();
+        self.models[queue_slot.0 as usize].thread
+    }
+
+    /// Writes into the rows of the request that begins at `index` which of the models that are run
+    /// as one it is for.
+    #[cold]
+    fn write_variant(&self, index: usize, signature: &Signature, variant: Variant) {
+        for slot in self.in_flight.slots(index) {
+            let mut row = self.view.claim(slot).expect("nothing of a request that is sent is held");
+            signature.set_variant(&mut row[..signature.input_bytes()], variant.number);
+        }
+    }
+
     /// Checks that this number of rows for a model can be accepted now.
     fn check_room(&mut self, model: ModelId, class: Class, rows: usize) -> Result<(), Refusal> {
         const {
@@ -462,7 +483,8 @@ impl Frontend {
         }
         let info = &self.models[model.0 as usize];
         let has_slots = self.slab.has_room(row_bytes(info), rows);
-        if has_slots && self.requests[info.thread].has_room(rows) { Ok(()) } else { Err(Refusal::Overloaded) }
+        let thread = self.thread_of(model);
+        if has_slots && self.requests[thread].has_room(rows) { Ok(()) } else { Err(Refusal::Overloaded) }
     }
 
     /// Checks as [`Frontend::check_room`] does for a lower class: slab and ring keep a quarter of
@@ -479,7 +501,8 @@ impl Frontend {
             return Err(Refusal::TooManyRows { rows, limit });
         }
         let has_slots = self.slab.free_fitting(bytes) >= rows + kept_slots;
-        let has_room = self.requests[info.thread].has_room(rows + kept(limits::REQUEST_RING));
+        let thread = self.thread_of(model);
+        let has_room = self.requests[thread].has_room(rows + kept(limits::REQUEST_RING));
         if has_slots && has_room { Ok(()) } else { Err(Refusal::Overloaded) }
     }
 
@@ -639,13 +662,15 @@ impl Frontend {
         while let Some(&Ticket { index, id }) = self.cancellations.front() {
             if self.in_flight.is_in_flight(index, id) {
                 let &SentRequest { model, arrival, deadline, class, .. } = self.in_flight.sent(index);
-                let ring = &mut self.requests[self.models[model.0 as usize].thread];
+                let queue_slot = self.models[model.0 as usize].queue_slot();
+                let thread = self.thread_of(model);
+                let ring = &mut self.requests[thread];
                 let frontend = self.id as u8;
                 let cancellation = Request {
                     id,
                     arrival,
                     deadline,
-                    queue: self.queue_ids.of(model, class),
+                    queue: self.queue_ids.of(queue_slot, class),
                     takes_back: 1,
                     frontend,
                     class,

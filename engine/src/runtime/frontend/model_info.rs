@@ -21,6 +21,15 @@ pub enum SlotState {
     Vacant,
 }
 
+/// A model's place among several that are run as one, over the layers that they share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Variant {
+    /// The slot of the first of them, whose queues all their requests go to.
+    pub slot: ModelId,
+    /// The number by which a row says that it is for this model.
+    pub number: u32,
+}
+
 /// A model that requests may be sent to, or a class of one, or a vacant model slot; or a query,
 /// which is in no slot. The classes of a model are those of its sizes and applications.
 #[derive(Clone, Debug)]
@@ -42,6 +51,8 @@ pub struct ModelInfo {
     pub sizes: Option<Arc<SizeClasses>>,
     /// The application whose requests this slot is for, of a model that has several.
     pub application: Option<ServedApplication>,
+    /// The model's place among those that it is run as one with.
+    pub variant: Option<Variant>,
     /// The latency promised, from arrival to answer.
     pub slo: Nanos,
     /// The largest batch of the model.
@@ -70,6 +81,7 @@ impl ModelInfo {
             defaults: Arc::default(),
             sizes: None,
             application: None,
+            variant: None,
             slo: Nanos::ZERO,
             max_batch: 0,
             profile: Arc::new(Profile::of_nothing()),
@@ -91,6 +103,20 @@ impl ModelInfo {
             state: SlotState::Serving,
             ..ModelInfo::vacant(ModelId((limits::MAX_MODELS + at) as u32), 0)
         }
+    }
+
+    /// Returns the slot whose queues its requests go to, and whose batches run them.
+    pub fn queue_slot(&self) -> ModelId {
+        self.variant.map_or(self.id, |variant| variant.slot)
+    }
+
+    /// Returns the shortest SLO of the models whose requests go to the queues of this slot of
+    /// `models`, its table, and the highest of their classes: what the queues are planned for.
+    pub(crate) fn planned_for(models: &[ModelInfo], slot: ModelId) -> (Nanos, Class) {
+        let of_slot = || ModelInfo::served(models).filter(|model| model.queue_slot() == slot);
+        let own = &models[slot.0 as usize];
+        let slo = of_slot().map(|model| model.slo).min().unwrap_or(own.slo);
+        (slo, of_slot().map(|model| model.class).min().unwrap_or(own.class))
     }
 
     /// Returns true if it describes a query.

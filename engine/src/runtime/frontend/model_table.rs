@@ -80,19 +80,28 @@ impl ModelTable {
         std::mem::replace(&mut current, models)
     }
 
-    /// Publishes the current table without this model. Only where nobody else publishes.
-    pub(crate) fn close(&self, model: ModelId) {
+    /// Returns the slots of the served models whose batches those of this slot are: several where
+    /// models are run as one.
+    pub(crate) fn run_with(&self, slot: ModelId) -> Vec<ModelId> {
+        let models = self.models();
+        ModelInfo::served(&models).filter(|model| model.queue_slot() == slot).map(|model| model.id).collect()
+    }
+
+    /// Publishes the current table without these models. Only where nobody else publishes.
+    pub(crate) fn close(&self, of: &[ModelId]) {
         let mut models = self.models().to_vec();
-        models[model.0 as usize].state = SlotState::Draining;
+        of.iter().for_each(|model| models[model.0 as usize].state = SlotState::Draining);
         self.publish(models.into());
     }
 
-    /// Notes the reason for which a model is withdrawn.
-    pub(crate) fn note_withdrawal(&self, model: ModelId, reason: &str) {
-        let ModelInfo { name, version, .. } = self.models()[model.0 as usize].clone();
+    /// Notes the reason for which models are withdrawn.
+    pub(crate) fn note_withdrawal(&self, of: &[ModelId], reason: &str) {
+        let models = self.models();
         let mut withdrawn = self.withdrawn.lock().unwrap_or_else(PoisonError::into_inner);
-        withdrawn.retain(|of| (&of.name, of.version) != (&name, version));
-        withdrawn.push(Withdrawal { name, version, reason: reason.to_owned() });
+        for ModelInfo { name, version, .. } in of.iter().map(|model| &models[model.0 as usize]) {
+            withdrawn.retain(|of| (&of.name, of.version) != (name, *version));
+            withdrawn.push(Withdrawal { name: name.clone(), version: *version, reason: reason.to_owned() });
+        }
     }
 
     /// Returns the versions that were withdrawn for a fault and are not served again.

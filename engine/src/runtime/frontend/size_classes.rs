@@ -177,7 +177,8 @@ impl SizeClasses {
         };
         let inputs = class.inputs.iter().zip(&self.inputs).map(|(spec, of)| own(spec, &of.dimensions));
         let outputs = class.outputs.iter().zip(&self.outputs).map(|(spec, of)| own(spec, of));
-        Signature { inputs: inputs.collect(), outputs: outputs.collect(), has_batch: class.has_batch }
+        let (inputs, outputs) = (inputs.collect(), outputs.collect());
+        Signature { inputs, outputs, ..*class }
     }
 }
 

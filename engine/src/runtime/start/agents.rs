@@ -149,7 +149,8 @@ impl EngineBuilder {
                 let profile = profiles.get(model.id.0 as usize);
                 queues.push(match profile.filter(|_| model.state != SlotState::Vacant) {
                     Some(profile) => {
-                        queue_of_class(config(model.slo, profile.clone()), class, model.class, from)
+                        let (slo, own) = ModelInfo::planned_for(models, model.id);
+                        queue_of_class(config(slo, profile.clone()), class, own, from)
                     }
                     None => ModelQueue::of_nothing(config(Nanos::ZERO, Profile::of_nothing()), from),
                 });

@@ -7,7 +7,7 @@ use crate::config::{Diagnostics, ExecutorKind, ModelConfig};
 use crate::runtime::backends::executors::{
     self, ExecutorIdentity, ExecutorSetup, LoadReport, LoadingExecutor,
 };
-use crate::runtime::frontend::{Class, ModelInfo, SlotState};
+use crate::runtime::frontend::{Class, ModelInfo, SlotState, Variant};
 use crate::runtime::model_setup::{ServableModel, check_model, kept_of, platform, size_classes};
 use crate::runtime::threads::agent::measure_lateness;
 use std::collections::BTreeMap;
@@ -120,6 +120,7 @@ impl EngineBuilder {
                 defaults: Arc::clone(&servable.defaults),
                 sizes: sizes.clone(),
                 application: model.application.clone(),
+                variant: self.variant_of(model),
                 slo: model.slo,
                 max_batch: servable.profile.max_batch(),
                 profile: Arc::new(servable.profile.clone()),
@@ -130,6 +131,16 @@ impl EngineBuilder {
             },
         };
         Ok(models.iter().zip(servable).enumerate().map(slot).collect())
+    }
+
+    /// Returns the place of a model among those that it is run as one with.
+    fn variant_of(&self, model: &ModelConfig) -> Option<Variant> {
+        let own = model.prefix.as_ref()?;
+        let is_first = |of: &ModelConfig| {
+            of.prefix.as_ref().is_some_and(|prefix| prefix.group == own.group && prefix.number == 0)
+        };
+        let first = self.config.models.iter().position(is_first)?;
+        Some(Variant { slot: ModelId(first as u32), number: own.number as u32 })
     }
 
     /// Returns the error for an executor whose thread has died.

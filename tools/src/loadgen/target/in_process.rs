@@ -374,6 +374,7 @@ mod tests {
             defaults: Default::default(),
             sizes: None,
             application: None,
+            variant: None,
             slo: Nanos::from_secs(60),
             max_batch: 8,
             profile: symphony_scheduler::profile::Profile::of_nothing().into(),
