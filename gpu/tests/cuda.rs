@@ -182,10 +182,12 @@ impl Rig {
         }
     }
 
-    /// Polls until the driver was asked for something this many times.
+    /// Polls until the driver was asked for something this many times more.
     fn poll_until(&mut self, now: Nanos, call: &str, times: usize) {
         let began = Instant::now();
-        while self.driver.calls(0).get(call).copied().unwrap_or(0) < times {
+        let asked = |driver: &FakeDriver| driver.calls(0).get(call).copied().unwrap_or(0);
+        let before = asked(&self.driver);
+        while asked(&self.driver) < before + times {
             assert!(self.executor.poll(now).is_none(), "a batch is over");
             assert!(began.elapsed() < PATIENCE, "{call} was not called {times} times");
         }
@@ -371,11 +373,12 @@ fn a_load_that_fails_leaves_nothing_on_the_device() {
     let before = driver.live(0);
     let calls = [
         "create_stream",
-        "allocate",
+        "reserve",
+        "map",
+        "allow",
         "allocate_pinned",
         "write_pinned",
         "copy_in",
-        "create_event",
         "create_timed_event",
         "record",
         "is_over",
@@ -407,7 +410,7 @@ fn a_load_that_fails_leaves_nothing_on_the_device() {
     };
     let light = made_folder("light_models").join("light_squeezenet.onnx");
     let said = CudaModel::load(&light, 1, &device).err().unwrap().to_string();
-    assert!(said.contains("the GPU's memory does not suffice") && said.contains("MB are free"), "{said}");
+    assert!(said.contains("the GPU's memory does not suffice") && said.contains("0 of 0 are free"), "{said}");
     drop(device);
     assert!(small.live(0).is_empty());
 }

@@ -2,15 +2,15 @@
 //! waits in its streams.
 
 use crate::host_memory::HostMemory;
-use crate::memory::Memory;
+use crate::memory::{GRANULARITY, Memory};
 use crate::queue::{FakeEvent, FakeStream, Queues, Task};
 use crate::{Fault, address_error, driver_error, kernels};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use symphony_gpu::cuda::driver::{
-    Device, DeviceFacts, DeviceObject, DevicePointer, Event, Graph, Kernel, LaunchShape, Module, Pinned,
-    Stream,
+    Device, DeviceFacts, DeviceObject, DevicePointer, Event, Graph, Kernel, LaunchShape, Module, Page,
+    Pinned, Reservation, Stream,
 };
 use symphony_gpu::cuda::launch::KERNELS;
 use symphony_gpu::cuda::{DriverError, DriverResult};
@@ -38,6 +38,8 @@ struct State {
     /// How often what hangs was let go on.
     resumed: u64,
     stopped: bool,
+    /// True for a device that can't map pages.
+    maps_nothing: bool,
 }
 
 struct Shared {
@@ -88,6 +90,10 @@ impl FakeDevice {
         })
     }
 
+    pub(crate) fn map_nothing(&self) {
+        lock(&self.shared.state).maps_nothing = true;
+    }
+
     pub(crate) fn resume(&self) {
         let mut state = lock(&self.shared.state);
         state.queues.resume();
@@ -97,10 +103,13 @@ impl FakeDevice {
 
     pub(crate) fn live(&self) -> BTreeMap<&'static str, usize> {
         let state = lock(&self.shared.state);
-        let (memory, pinned) = lock(&self.shared.memory).count();
+        let [memory, pinned, pages, reserved, mapped] = lock(&self.shared.memory).count();
         let counts = [
             ("memory", memory),
             ("pinned", pinned),
+            ("page", pages),
+            ("reservation", reserved),
+            ("mapped", mapped),
             ("stream", state.queues.streams.len()),
             ("event", state.queues.events.len()),
             ("module", state.modules.len()),
@@ -221,7 +230,7 @@ impl Shared {
                 lock(&self.memory).copy_out(*from, *to, range.clone()).map_err(broken("copy_out"))
             }
             Task::Zero { at, bytes } => {
-                lock(&self.memory).write(*at, *bytes).map(|bytes| bytes.fill(0)).map_err(broken("zero"))
+                lock(&self.memory).write(*at, &vec![0; *bytes]).map_err(broken("zero"))
             }
             Task::Launch { kernel, arguments } => {
                 kernels::run(kernel, arguments, &mut lock(&self.memory)).map_err(broken(kernel))
@@ -265,6 +274,50 @@ impl Device for FakeDevice {
             let lacking =
                 || driver_error("allocate", 2, "CUDA_ERROR_OUT_OF_MEMORY", &format!("no {bytes} bytes"));
             allocated.map(DevicePointer).ok_or_else(lacking)
+        })
+    }
+
+    fn page_granularity(&self) -> DriverResult<Option<usize>> {
+        self.call("page_granularity", |state| Ok((!state.maps_nothing).then_some(GRANULARITY)))
+    }
+
+    fn create_page(&self, bytes: usize) -> DriverResult<Page> {
+        self.call("create_page", |state| {
+            let number = state.number();
+            if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) {
+                return Err(refused("create_page", "the size is no multiple of the granularity"));
+            }
+            let lacking =
+                || driver_error("create_page", 2, "CUDA_ERROR_OUT_OF_MEMORY", &format!("no {bytes} bytes"));
+            lock(&self.shared.memory).add_page(number, bytes).then_some(Page(number)).ok_or_else(lacking)
+        })
+    }
+
+    fn reserve(&self, bytes: usize) -> DriverResult<Reservation> {
+        self.call("reserve", |_| {
+            if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) {
+                return Err(refused("reserve", "the size is no multiple of the granularity"));
+            }
+            let start = DevicePointer(lock(&self.shared.memory).reserve(bytes));
+            Ok(Reservation { start, bytes })
+        })
+    }
+
+    fn map(&self, at: DevicePointer, page: Page, bytes: usize) -> DriverResult<()> {
+        self.call("map", |_| {
+            lock(&self.shared.memory).map(at.0, page.0, bytes).map_err(|what| refused("map", &what))
+        })
+    }
+
+    fn allow(&self, at: DevicePointer, bytes: usize) -> DriverResult<()> {
+        self.call("allow", |_| {
+            lock(&self.shared.memory).allow(at.0, bytes).map_err(|what| refused("allow", &what))
+        })
+    }
+
+    fn unmap(&self, at: DevicePointer, bytes: usize) -> DriverResult<()> {
+        self.call("unmap", |_| {
+            lock(&self.shared.memory).unmap(at.0, bytes).map_err(|what| refused("unmap", &what))
         })
     }
 
@@ -450,6 +503,8 @@ impl Device for FakeDevice {
         let released = match resource {
             DeviceObject::Memory(at) => lock(&self.shared.memory).free_device(at.0),
             DeviceObject::Pinned(of) => lock(&self.shared.memory).free_pinned(of.0),
+            DeviceObject::Page(of) => lock(&self.shared.memory).free_page(of.0),
+            DeviceObject::Reservation(of) => lock(&self.shared.memory).free_reservation(of.start.0, of.bytes),
             DeviceObject::Stream(of) => state.queues.streams.remove(&of.0).is_some(),
             DeviceObject::Event(of) => state.queues.events.remove(&of.0).is_some(),
             DeviceObject::Module(of) => state.modules.remove(&of.0).is_some(),

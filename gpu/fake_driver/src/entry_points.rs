@@ -12,7 +12,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::Arc;
 use symphony_gpu::cuda::DriverResult;
 use symphony_gpu::cuda::driver::{
-    Device, DeviceObject, DevicePointer, Event, Graph, Kernel, LaunchShape, Module, Stream,
+    Device, DeviceObject, DevicePointer, Event, Graph, Kernel, LaunchShape, Module, Page, Reservation, Stream,
 };
 use symphony_gpu::cuda::launch::KERNELS;
 
@@ -131,6 +131,8 @@ unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, d
         // cuda.h: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
         75 => device.facts().capability[0] as c_int,
         76 => device.facts().capability[1] as c_int,
+        // CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED.
+        102 => c_int::from(device.page_granularity().is_ok_and(|bytes| bytes.is_some())),
         _ => 0,
     });
     // SAFETY: the caller's.
@@ -271,6 +273,62 @@ extern "C" fn cuGraphExecDestroy(graph: Handle) -> CuResult {
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphLaunch(graph: Handle, stream: Handle) -> CuResult {
     call(|device| device.launch_graph(Graph(number(graph)), Stream(number(stream))))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemGetAllocationGranularity(
+    bytes: *mut usize,
+    _: *const c_void,
+    _: c_int,
+) -> CuResult {
+    let found = Library::current().and_then(|(_, device)| code_of(device.page_granularity()));
+    // SAFETY: the caller's.
+    unsafe { give(bytes, found.and_then(|bytes| bytes.ok_or(INVALID_VALUE))) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemCreate(page: *mut u64, bytes: usize, _: *const c_void, _: c_ulonglong) -> CuResult {
+    let made = Library::current().and_then(|(_, device)| code_of(device.create_page(bytes)));
+    // SAFETY: the caller's.
+    unsafe { give(page, made.map(|Page(number)| number)) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemRelease(page: u64) -> CuResult {
+    release(Page(page))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemAddressReserve(
+    start: *mut u64,
+    bytes: usize,
+    _: usize,
+    _: u64,
+    _: c_ulonglong,
+) -> CuResult {
+    let made = Library::current().and_then(|(_, device)| code_of(device.reserve(bytes)));
+    // SAFETY: the caller's.
+    unsafe { give(start, made.map(|reservation| reservation.start.0)) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemAddressFree(start: u64, bytes: usize) -> CuResult {
+    release(Reservation { start: DevicePointer(start), bytes })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemMap(at: u64, bytes: usize, _: usize, page: u64, _: c_ulonglong) -> CuResult {
+    call(|device| device.map(DevicePointer(at), Page(page), bytes))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemSetAccess(at: u64, bytes: usize, _: *const c_void, _: usize) -> CuResult {
+    call(|device| device.allow(DevicePointer(at), bytes))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemUnmap(at: u64, bytes: usize) -> CuResult {
+    call(|device| device.unmap(DevicePointer(at), bytes))
 }
 
 #[unsafe(no_mangle)]

@@ -38,17 +38,18 @@ pub(crate) fn run(kernel: &str, arguments: &[u8], memory: &mut Memory) -> Result
     let bytes = |of: &PlanType| of.bytes().ok_or(format!("{of} is too large"));
     let mut read: Vec<AlignedBytes> = Vec::new();
     for (address, of) in &found.inputs {
-        read.push(AlignedBytes::copied(memory.read(*address, bytes(of)?)?));
+        let mut input = AlignedBytes::zeroed(bytes(of)?);
+        memory.read(*address, input.as_bytes_mut())?;
+        read.push(input);
     }
     let inputs: Vec<(&PlanType, &[u8])> =
         types.into_iter().zip(&read).map(|(of, bytes)| (of, bytes.as_bytes())).collect();
-    let written = memory.write(found.output, bytes(&output)?)?;
-    match (compute(&found.operation, found.activation, &inputs, (&output, written)), found.status) {
-        (Err(_), Some((status, code))) => {
-            memory.write(status, 4)?.copy_from_slice(&code.to_le_bytes());
-            Ok(())
-        }
-        (computed, _) => computed,
+    let mut written = AlignedBytes::zeroed(bytes(&output)?);
+    let computed = compute(&found.operation, found.activation, &inputs, (&output, written.as_bytes_mut()));
+    match (computed, found.status) {
+        (Ok(()), _) => memory.write(found.output, written.as_bytes()),
+        (Err(_), Some((status, code))) => memory.write(status, &code.to_le_bytes()),
+        (Err(why), None) => Err(why),
     }
 }
 
@@ -312,9 +313,10 @@ fn local_response_norm(a: &LocalResponseNormArguments) -> Result<Found, String> 
 
 fn concat_part(a: &ConcatPartArguments, memory: &mut Memory) -> Result<(), String> {
     let bytes = a.bytes as usize;
+    let mut part = vec![0; bytes];
     for block in 0..a.blocks {
-        let part = memory.read(a.x + block * a.bytes, bytes)?.to_vec();
-        memory.write(a.y + block * a.step, bytes)?.copy_from_slice(&part);
+        memory.read(a.x + block * a.bytes, &mut part)?;
+        memory.write(a.y + block * a.step, &part)?;
     }
     Ok(())
 }

@@ -59,6 +59,11 @@ impl FakeDriver {
         self.devices[device].resume();
     }
 
+    /// Makes a device one that can't map pages.
+    pub fn map_nothing(&self, device: usize) {
+        self.devices[device].map_nothing();
+    }
+
     /// Returns how many objects a device has given out that were not given back, by their kinds.
     pub fn live(&self, device: usize) -> BTreeMap<&'static str, usize> {
         self.devices[device].live()

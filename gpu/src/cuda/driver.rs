@@ -64,6 +64,19 @@ pub struct Kernel(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Graph(pub u64);
 
+/// A page of device memory, which is at no address until it is mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Page(pub u64);
+
+/// Reserved addresses of a device, which have memory only where pages are mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Reservation {
+    /// The first address.
+    pub start: DevicePointer,
+    /// How many there are.
+    pub bytes: usize,
+}
+
 /// An object of a device that is to be given back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs, reason = "they are the objects above")]
@@ -74,6 +87,8 @@ pub enum DeviceObject {
     Event(Event),
     Module(Module),
     Graph(Graph),
+    Page(Page),
+    Reservation(Reservation),
 }
 
 impl From<DevicePointer> for DeviceObject {
@@ -112,6 +127,18 @@ impl From<Graph> for DeviceObject {
     }
 }
 
+impl From<Page> for DeviceObject {
+    fn from(page: Page) -> DeviceObject {
+        DeviceObject::Page(page)
+    }
+}
+
+impl From<Reservation> for DeviceObject {
+    fn from(reservation: Reservation) -> DeviceObject {
+        DeviceObject::Reservation(reservation)
+    }
+}
+
 /// How many threads a kernel is launched with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LaunchShape {
@@ -137,6 +164,27 @@ pub trait Device: Send + Sync {
 
     /// Allocates device memory, aligned to 256 bytes. May wait for the device.
     fn allocate(&self, bytes: usize) -> DriverResult<DevicePointer>;
+
+    /// Returns what the sizes of pages are multiples of, bytes; `None` where the device can't map
+    /// pages.
+    fn page_granularity(&self) -> DriverResult<Option<usize>>;
+
+    /// Allocates a page of device memory.
+    fn create_page(&self, bytes: usize) -> DriverResult<Page>;
+
+    /// Reserves addresses. `bytes` is a multiple of the granularity.
+    fn reserve(&self, bytes: usize) -> DriverResult<Reservation>;
+
+    /// Maps a page of `bytes` to reserved addresses at which there is none. The device may use them
+    /// from [`Device::allow`] on.
+    fn map(&self, at: DevicePointer, page: Page, bytes: usize) -> DriverResult<()>;
+
+    /// Lets the device read and write these addresses, to which pages are mapped.
+    fn allow(&self, at: DevicePointer, bytes: usize) -> DriverResult<()>;
+
+    /// Takes whole pages away from these addresses. What the device does meanwhile must not use
+    /// them.
+    fn unmap(&self, at: DevicePointer, bytes: usize) -> DriverResult<()>;
 
     /// Allocates host memory that the device reads and writes by itself.
     fn allocate_pinned(&self, bytes: usize) -> DriverResult<Pinned>;

@@ -8,8 +8,10 @@
 //!                └ `latest` has passed ─▶ cancelled
 //! ```
 
-use super::model::{CudaModel, LANES};
+use super::model::CudaModel;
 use super::open::CudaDevice;
+use super::room::LANES;
+use super::weights::WeightsInUse;
 use crate::executor::{EnqueueError, Executor, FinishedJob, Job, NoWork, RowSlots};
 use crate::host::{ComputeThread, HostModel, RunError};
 use std::any::Any;
@@ -48,6 +50,8 @@ struct CudaJob {
     job: Job,
     lane: usize,
     stage: CudaStage,
+    /// What keeps its model's weights on the GPU, until it is over.
+    _weights: Option<WeightsInUse>,
 }
 
 enum CudaStage {
@@ -116,7 +120,7 @@ impl CudaExecutor {
 
     /// Returns the stage that a batch has reached; `None` where that is the one that it has.
     fn next_stage(&self, at: usize, now: Nanos) -> Option<CudaStage> {
-        let CudaJob { job, lane, stage } = &self.jobs[at];
+        let CudaJob { job, lane, stage, .. } = &self.jobs[at];
         let model = self.model(job.model)?;
         let (lane_of, plan) = (&model.lanes[*lane], model.plan());
         let over = |started, result| Some(CudaStage::Over { started, finished: now, result });
@@ -199,7 +203,7 @@ impl Executor for CudaExecutor {
     }
 
     fn has_model(&self, slot: usize) -> bool {
-        self.device.open.lost().is_none() && self.model(slot).is_some()
+        self.device.open.lost().is_none() && self.model(slot).is_some_and(|of| of.weights().is_there())
     }
 
     fn has_room(&self, gpu: u32) -> bool {
@@ -222,9 +226,11 @@ impl Executor for CudaExecutor {
             return Err(EnqueueError::NoModel);
         }
         let lane = self.free_lane().ok_or(EnqueueError::NoRoom)?;
+        let weights = self.model(job.model).and_then(|of| of.weights().in_use());
+        let weights = Some(weights.ok_or(EnqueueError::NoModel)?);
         self.stage(&job, lane, rows)?;
         self.polled.take_if(|of| of.lane == lane);
-        self.jobs.push_back(CudaJob { job, lane, stage: CudaStage::Arriving });
+        self.jobs.push_back(CudaJob { job, lane, stage: CudaStage::Arriving, _weights: weights });
         Ok(())
     }
 
@@ -239,9 +245,9 @@ impl Executor for CudaExecutor {
     fn poll(&mut self, now: Nanos) -> Option<FinishedJob> {
         self.advance(now);
         let at = self.jobs.iter().position(|of| matches!(of.stage, CudaStage::Over { .. }))?;
-        let CudaJob { job, lane, stage } = self.jobs.remove(at)?;
+        let CudaJob { job, lane, stage, .. } = self.jobs.remove(at)?;
         let CudaStage::Over { started, finished, result } = stage else { return None };
-        self.polled = Some(CudaJob { job, lane, stage: CudaStage::Leaving { started } });
+        self.polled = Some(CudaJob { job, lane, stage: CudaStage::Leaving { started }, _weights: None });
         Some(FinishedJob { gpu: job.gpu, batch: job.batch, started, finished, result })
     }
 

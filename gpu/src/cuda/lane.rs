@@ -17,8 +17,9 @@ const STATUS_BYTES: usize = 4;
 /// A lane. See the module's description.
 pub(super) struct Lane {
     device: Arc<CudaDevice>,
-    inputs: Owned<DevicePointer>,
-    outputs: Owned<DevicePointer>,
+    /// Where its rows lie on the device, which lanes of other models have in their turn.
+    inputs: DevicePointer,
+    outputs: DevicePointer,
     staged_inputs: Owned<Pinned>,
     staged_outputs: Owned<Pinned>,
     /// The graph of each batch size.
@@ -80,24 +81,34 @@ impl TensorPlaces for LanePlaces {
     }
 }
 
+/// Returns the place of the outputs behind a plan's inputs.
+fn outputs_offset(plan: &Plan) -> usize {
+    plan.input_bytes.next_multiple_of(PLAN_ALIGNMENT)
+}
+
+/// Returns the device memory that a lane of a plan needs, bytes.
+pub(super) fn lane_bytes(plan: &Plan) -> usize {
+    outputs_offset(plan) + status_offset(plan) + STATUS_BYTES
+}
+
 /// Returns the place of the status word behind a plan's outputs.
 fn status_offset(plan: &Plan) -> usize {
     plan.output_bytes.next_multiple_of(PLAN_ALIGNMENT)
 }
 
 impl Lane {
-    /// Makes the lane of a model whose weights and workspace lie at these addresses, and captures
-    /// its graphs on `stream`.
+    /// Makes the lane of a model whose weights, workspace and rows lie at these addresses, and
+    /// captures its graphs on `stream`.
     ///
     /// Errors: the driver's, or a launch that the kernels do not take; nothing is left then.
     pub(super) fn new(
         device: &Arc<CudaDevice>,
         plan: &Plan,
-        [weights, workspace]: [DevicePointer; 2],
+        [weights, workspace, rows]: [DevicePointer; 3],
         stream: Stream,
     ) -> Result<Lane, String> {
-        let mut lane = Lane::without_graphs(device, plan).map_err(|error| device.refusal(error))?;
-        let (inputs, outputs) = (lane.inputs.get(), lane.outputs.get());
+        let mut lane = Lane::without_graphs(device, plan, rows).map_err(|error| device.refusal(error))?;
+        let (inputs, outputs) = (lane.inputs, lane.outputs);
         let status = DevicePointer(outputs.0 + status_offset(plan) as u64);
         let placement = LanePlaces { weights, workspace, inputs, outputs, status };
         for batch in &plan.batches {
@@ -107,12 +118,12 @@ impl Lane {
         Ok(lane)
     }
 
-    fn without_graphs(device: &Arc<CudaDevice>, plan: &Plan) -> DriverResult<Lane> {
+    fn without_graphs(device: &Arc<CudaDevice>, plan: &Plan, rows: DevicePointer) -> DriverResult<Lane> {
         let (open, calls) = (&device.open, device.open.calls());
         let outputs = status_offset(plan) + STATUS_BYTES;
         Ok(Lane {
-            inputs: Owned::new(open, calls.allocate(plan.input_bytes)?),
-            outputs: Owned::new(open, calls.allocate(outputs)?),
+            inputs: rows,
+            outputs: DevicePointer(rows.0 + outputs_offset(plan) as u64),
             staged_inputs: Owned::new(open, calls.allocate_pinned(plan.input_bytes)?),
             staged_outputs: Owned::new(open, calls.allocate_pinned(outputs)?),
             graphs: Vec::new(),
@@ -148,7 +159,7 @@ impl Lane {
         let stream = self.device.arrival.get();
         self.calls().record(self.arrival.began.get(), stream)?;
         for range in plan.inputs.iter().filter_map(|port: &PlanPort| port.range(rows)) {
-            let to = DevicePointer(self.inputs.get().0 + range.start as u64);
+            let to = DevicePointer(self.inputs.0 + range.start as u64);
             self.calls().copy_in(self.staged_inputs.get(), range, to, stream)?;
         }
         self.calls().record(self.arrival.ended.get(), stream)
@@ -166,7 +177,7 @@ impl Lane {
         let status = status_offset(plan);
         let outputs = plan.outputs.iter().filter_map(|port| port.range(rows));
         for range in outputs.chain(std::iter::once(status..status + STATUS_BYTES)) {
-            let from = DevicePointer(self.outputs.get().0 + range.start as u64);
+            let from = DevicePointer(self.outputs.0 + range.start as u64);
             self.calls().copy_out(from, self.staged_outputs.get(), range, departure)?;
         }
         self.calls().record(self.departure.ended.get(), departure)

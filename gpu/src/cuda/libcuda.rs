@@ -7,7 +7,7 @@
 
 use super::driver::{
     Device, DeviceFacts, DeviceObject, DevicePointer, Driver, Event, Graph, Kernel, LaunchShape, Module,
-    Pinned, Stream,
+    Page, Pinned, Reservation, Stream,
 };
 use super::error::{DriverError, DriverResult, FailedCall};
 use cudarc::driver::sys;
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use symphony_transport::Nanos;
 
 /// The functions that are called, by their symbols.
-const SYMBOLS: [&str; 37] = [
+const SYMBOLS: [&str; 45] = [
     "cuInit",
     "cuGetErrorName",
     "cuGetErrorString",
@@ -35,6 +35,14 @@ const SYMBOLS: [&str; 37] = [
     "cuMemGetInfo_v2",
     "cuMemAlloc_v2",
     "cuMemFree_v2",
+    "cuMemGetAllocationGranularity",
+    "cuMemCreate",
+    "cuMemRelease",
+    "cuMemAddressReserve",
+    "cuMemAddressFree",
+    "cuMemMap",
+    "cuMemSetAccess",
+    "cuMemUnmap",
     "cuMemHostAlloc",
     "cuMemFreeHost",
     "cuMemcpyHtoDAsync_v2",
@@ -174,6 +182,7 @@ enum Object {
     Module(sys::CUmodule),
     Kernel(sys::CUfunction, Module),
     Graph(sys::CUgraphExec),
+    Page(sys::CUmemGenericAllocationHandle),
 }
 
 /// The objects that a device has given out, by their numbers.
@@ -257,6 +266,20 @@ impl LibcudaDevice {
             Ok(result)
         })?;
         made.ok_or_else(|| refused(call, "nothing was made"))
+    }
+
+    /// Returns where pages lie: on this device.
+    fn location(&self) -> sys::CUmemLocation {
+        let of = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+        sys::CUmemLocation { type_: of, id: self.device }
+    }
+
+    /// Returns what pages are made as.
+    fn page_property(&self) -> sys::CUmemAllocationProp {
+        // SAFETY: numbers and an address, for all of which 0 is a value: none asked for.
+        let none: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
+        let of = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+        sys::CUmemAllocationProp { type_: of, location: self.location(), ..none }
     }
 
     fn make_event(&self, flags: sys::CUevent_flags) -> DriverResult<Event> {
@@ -352,6 +375,69 @@ impl Device for LibcudaDevice {
         // SAFETY: writes one address, of device memory, which the host never reads.
         self.call("allocate", |_| Ok(unsafe { sys::cuMemAlloc_v2(&mut address, bytes.max(1)) }))?;
         Ok(DevicePointer(address))
+    }
+
+    fn page_granularity(&self) -> DriverResult<Option<usize>> {
+        use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED as SUPPORTED;
+        let mut supported: c_int = 0;
+        // SAFETY: writes one number.
+        let read = unsafe { sys::cuDeviceGetAttribute(&mut supported, SUPPORTED, self.device) };
+        checked("read an attribute", read)?;
+        if supported == 0 {
+            return Ok(None);
+        }
+        let (mut bytes, property) = (0, self.page_property());
+        let option = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+        self.call("read the size of pages", |_| {
+            // SAFETY: reads the property, which outlives the call; writes one number.
+            Ok(unsafe { sys::cuMemGetAllocationGranularity(&mut bytes, &property, option) })
+        })?;
+        Ok(Some(bytes))
+    }
+
+    fn create_page(&self, bytes: usize) -> DriverResult<Page> {
+        let property = self.page_property();
+        let made = self.make("allocate a page", |_| {
+            let mut page = 0;
+            // SAFETY: reads the property, which outlives the call; writes one number.
+            let result = unsafe { sys::cuMemCreate(&mut page, bytes, &property, 0) };
+            Ok((result, Object::Page(page)))
+        });
+        made.map(Page)
+    }
+
+    fn reserve(&self, bytes: usize) -> DriverResult<Reservation> {
+        let mut start = 0;
+        self.call("reserve addresses", |_| {
+            // SAFETY: writes one address, of the device, which the host never reads.
+            Ok(unsafe { sys::cuMemAddressReserve(&mut start, bytes, 0, 0, 0) })
+        })?;
+        Ok(Reservation { start: DevicePointer(start), bytes })
+    }
+
+    fn map(&self, at: DevicePointer, page: Page, bytes: usize) -> DriverResult<()> {
+        self.call("map a page", |objects| {
+            let page = objects.find(page.0, |object| match object {
+                Object::Page(page) => Some(page),
+                _ => None,
+            })?;
+            // SAFETY: the page is there. Wrong addresses of the device are an error of the driver.
+            Ok(unsafe { sys::cuMemMap(at.0, bytes, 0, page, 0) })
+        })
+    }
+
+    fn allow(&self, at: DevicePointer, bytes: usize) -> DriverResult<()> {
+        let access = sys::CUmemAccessDesc {
+            location: self.location(),
+            flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        // SAFETY: reads one description, which outlives the call; as in `map`.
+        self.call("give access to pages", |_| Ok(unsafe { sys::cuMemSetAccess(at.0, bytes, &access, 1) }))
+    }
+
+    fn unmap(&self, at: DevicePointer, bytes: usize) -> DriverResult<()> {
+        // SAFETY: as in `map`; the host reads none of it.
+        self.call("unmap pages", |_| Ok(unsafe { sys::cuMemUnmap(at.0, bytes) }))
     }
 
     fn allocate_pinned(&self, bytes: usize) -> DriverResult<Pinned> {
@@ -590,7 +676,12 @@ impl Device for LibcudaDevice {
             let number = match resource {
                 // SAFETY: device memory, which the host never reads.
                 DeviceObject::Memory(at) => return Ok(unsafe { sys::cuMemFree_v2(at.0) }),
-                DeviceObject::Pinned(Pinned(number))
+                DeviceObject::Reservation(Reservation { start, bytes }) => {
+                    // SAFETY: as above; pages that are still mapped there make it an error.
+                    return Ok(unsafe { sys::cuMemAddressFree(start.0, bytes) });
+                }
+                DeviceObject::Page(Page(number))
+                | DeviceObject::Pinned(Pinned(number))
                 | DeviceObject::Stream(Stream(number))
                 | DeviceObject::Event(Event(number))
                 | DeviceObject::Module(Module(number))
@@ -612,6 +703,7 @@ impl Device for LibcudaDevice {
                     Object::Module(module) => sys::cuModuleUnload(module),
                     Object::Kernel(..) => sys::CUresult::CUDA_SUCCESS,
                     Object::Graph(graph) => sys::cuGraphExecDestroy(graph),
+                    Object::Page(page) => sys::cuMemRelease(page),
                 }
             })
         });

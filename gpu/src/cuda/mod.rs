@@ -11,13 +11,16 @@
 //! | `libcuda.rs` | NVIDIA's driver |
 //! | `arguments.rs`, `codes.rs`, `source.rs` | the kernels' arguments, and their source |
 //! | `launch.rs` | a plan's launches as launches of kernels |
-//! | `open.rs`, `lane.rs`, `model.rs` | a device, the memory of a batch, a model |
+//! | `pages.rs`, `device_memory.rs`, `room.rs` | a device's memory, and what its models share |
+//! | `weights.rs` | a model's weights, which are loaded and unloaded |
+//! | `open.rs`, `lane.rs`, `model.rs` | a device, the way of a batch, a model |
 //! | `executor.rs` | the executor of one GPU |
 //!
 //! The kernels are in `gpu/kernels/`.
 
 pub mod arguments;
 pub mod codes;
+mod device_memory;
 pub mod driver;
 mod error;
 mod executor;
@@ -27,8 +30,12 @@ mod libcuda;
 mod model;
 mod open;
 mod owned;
+mod pages;
+mod room;
 mod source;
+mod weights;
 
+pub use device_memory::PageCounts;
 pub use error::{DriverError, DriverResult, FailedCall};
 pub use executor::CudaExecutor;
 pub use lane::DeviceTimes;
@@ -37,3 +44,4 @@ pub use model::CudaModel;
 pub use open::{CudaDevice, CudaDevices};
 pub use owned::{OpenDevice, Owned};
 pub use source::kernel_source;
+pub use weights::{DeviceWeights, WeightsLoad};

@@ -3,40 +3,33 @@
 //! the executor's.
 
 use super::arguments::status_text;
-use super::driver::{DevicePointer, Stream};
 use super::error::DriverResult;
-use super::lane::{DeviceTimes, Lane};
+use super::lane::{DeviceTimes, Lane, lane_bytes};
 use super::open::CudaDevice;
-use super::owned::Owned;
+use super::room::{ALL_LANES, HOST_LANE, LANES, Room, RoomNeed};
+use super::weights::DeviceWeights;
 use crate::host::{ComputeThread, HostGraph, HostModel, LoadError, RunError};
 use crate::import::{InputDefaults, SizedFile, trial_row};
 use crate::plan::{self, Plan};
 use crate::signature::Signature;
-use std::sync::Arc;
-
-/// The lanes of a model: one whose inputs arrive, one that runs, one whose outputs leave.
-pub(super) const LANES: usize = 3;
-
-/// The bytes of weights that are copied to the device in one piece.
-const UPLOAD_BYTES: usize = 16 << 20;
+use std::sync::{Arc, PoisonError};
 
 /// A model on a device.
 pub struct CudaModel {
     graph: Arc<CudaGraph>,
-    pub(super) lanes: [Lane; LANES],
-    /// What the graphs of the lanes use.
-    _weights: Owned<DevicePointer>,
-    _workspace: Owned<DevicePointer>,
+    pub(super) lanes: [Lane; ALL_LANES],
     /// The fault of a row's inputs, until the rows are run.
     staging: DriverResult<()>,
     import_note: Option<String>,
 }
 
-/// The part of a model that a run only reads. It keeps the weights on the host, so that the model
-/// can be made anew.
+/// The part of a model that a run only reads, so that the model can be made anew.
 struct CudaGraph {
     device: Arc<CudaDevice>,
+    /// The plan, without its weights.
     plan: Plan,
+    weights: Arc<DeviceWeights>,
+    room: Room,
     signature: Signature,
     defaults: InputDefaults,
 }
@@ -72,33 +65,34 @@ impl CudaModel {
     }
 
     fn of_checked(
-        plan: Plan,
+        mut plan: Plan,
         defaults: InputDefaults,
         device: &Arc<CudaDevice>,
     ) -> Result<CudaModel, String> {
-        let (device, signature) = (Arc::clone(device), plan.signature());
-        CudaModel::of_graph(Arc::new(CudaGraph { device, plan, signature, defaults }))
+        let signature = plan.signature();
+        let need = RoomNeed { workspace: plan.workspace_bytes(), lane: lane_bytes(&plan) };
+        let room = device.room.make(need).map_err(|error| device.page_refusal(error))?;
+        let bytes = std::mem::take(&mut plan.weights);
+        let weights = DeviceWeights::new(device, bytes.as_bytes()).map_err(|error| device.refusal(error))?;
+        weights.load()?;
+        let (device, weights) = (Arc::clone(device), Arc::new(weights));
+        CudaModel::of_graph(Arc::new(CudaGraph { device, plan, weights, room, signature, defaults }))
     }
 
     fn of_graph(graph: Arc<CudaGraph>) -> Result<CudaModel, String> {
-        let CudaGraph { device, plan, .. } = &*graph;
-        let text = |error| device.refusal(error);
-        let stream = device.stream().map_err(text)?;
-        let allocate = |bytes| Ok(Owned::new(&device.open, device.open.calls().allocate(bytes)?));
-        let weights: Owned<DevicePointer> = allocate(plan.weights.as_bytes().len()).map_err(text)?;
-        let workspace: Owned<DevicePointer> = allocate(plan.workspace_bytes()).map_err(text)?;
-        upload(device, plan.weights.as_bytes(), weights.get(), stream.get())?;
-        let shared = [weights.get(), workspace.get()];
+        let CudaGraph { device, plan, weights, room, .. } = &*graph;
+        let stream = device.stream().map_err(|error| device.refusal(error))?;
         let mut made = Vec::new();
-        for _ in 0..LANES {
-            made.push(Lane::new(device, plan, shared, stream.get())?);
+        for &rows in &room.lanes {
+            let places = [weights.start(), room.workspace, rows];
+            made.push(Lane::new(device, plan, places, stream.get())?);
         }
         let lanes = made.try_into().map_err(|_| "a lane is missing".to_owned())?;
         let (staging, import_note) = (Ok(()), None);
-        Ok(CudaModel { lanes, _weights: weights, _workspace: workspace, staging, import_note, graph })
+        Ok(CudaModel { lanes, staging, import_note, graph })
     }
 
-    /// Returns the plan.
+    /// Returns the plan, without its weights.
     pub fn plan(&self) -> &Plan {
         &self.graph.plan
     }
@@ -108,11 +102,16 @@ impl CudaModel {
         &self.graph.device
     }
 
-    /// Returns the memory that it takes on the device, bytes.
+    /// Returns its weights, which are loaded when it is made.
+    pub fn weights(&self) -> &Arc<DeviceWeights> {
+        &self.graph.weights
+    }
+
+    /// Returns the memory that it uses on the device, bytes: its weights, and what it shares with
+    /// other models.
     pub fn device_bytes(&self) -> u64 {
         let plan = &self.graph.plan;
-        let lanes = LANES * (plan.input_bytes + plan.output_bytes);
-        (plan.weights.as_bytes().len() + plan.workspace_bytes() + lanes) as u64
+        (self.graph.weights.bytes() + plan.workspace_bytes() + LANES * lane_bytes(plan)) as u64
     }
 
     /// Returns how long the device took for the parts of the last [`HostModel::run`].
@@ -120,7 +119,7 @@ impl CudaModel {
     /// # Errors
     /// The driver's: nothing was run yet, or the device is lost.
     pub fn device_times(&self) -> DriverResult<DeviceTimes> {
-        self.lanes[0].times().map_err(|error| self.graph.device.open.note(error))
+        self.lanes[HOST_LANE].times().map_err(|error| self.graph.device.open.note(error))
     }
 
     /// Returns what kernels have said of the rows that have left a lane.
@@ -133,27 +132,13 @@ impl CudaModel {
     }
 
     fn run_here(&self, rows: usize) -> Result<(), String> {
-        let (lane, text) = (&self.lanes[0], |error| self.graph.device.open.note(error).to_string());
+        let (lane, text) = (&self.lanes[HOST_LANE], |error| self.graph.device.open.note(error).to_string());
+        let _weights = self.graph.weights.in_use().ok_or("its weights are not on the GPU")?;
+        let _alone = self.graph.device.host_run.lock().unwrap_or_else(PoisonError::into_inner);
         lane.arrive(self.plan(), rows).map_err(text)?;
         lane.run(self.plan(), rows).map_err(text)?;
         lane.wait()
     }
-}
-
-/// Copies weights to a device, piece by piece, and waits until they are there.
-fn upload(device: &Arc<CudaDevice>, bytes: &[u8], to: DevicePointer, stream: Stream) -> Result<(), String> {
-    let (calls, text) = (device.open.calls(), |error| device.refusal(error));
-    let staged = calls.allocate_pinned(bytes.len().min(UPLOAD_BYTES)).map_err(text)?;
-    let staged = Owned::new(&device.open, staged);
-    let copied = device.event().map_err(text)?;
-    for (at, piece) in bytes.chunks(UPLOAD_BYTES).enumerate() {
-        let to = DevicePointer(to.0 + (at * UPLOAD_BYTES) as u64);
-        calls.write_pinned(staged.get(), 0, piece).map_err(text)?;
-        calls.copy_in(staged.get(), 0..piece.len(), to, stream).map_err(text)?;
-        calls.record(copied.get(), stream).map_err(text)?;
-        device.wait_for(copied.get())?;
-    }
-    Ok(())
 }
 
 impl HostModel for CudaModel {
@@ -166,7 +151,7 @@ impl HostModel for CudaModel {
     }
 
     fn weights_bytes(&self) -> u64 {
-        self.graph.plan.weights.as_bytes().len() as u64
+        self.graph.weights.bytes() as u64
     }
 
     /// Returns the memory on the device, and the weights on the host beside.
@@ -179,7 +164,7 @@ impl HostModel for CudaModel {
 
     fn stage(&mut self, row: usize, input: &[u8]) {
         assert!(row < self.max_batch(), "row {row} of {}", self.max_batch());
-        let staged = self.lanes[0].stage(&self.graph.plan, &self.graph.signature, row, input);
+        let staged = self.lanes[HOST_LANE].stage(&self.graph.plan, &self.graph.signature, row, input);
         self.staging = std::mem::replace(&mut self.staging, Ok(())).and(staged);
     }
 
@@ -191,13 +176,13 @@ impl HostModel for CudaModel {
         let staged = std::mem::replace(&mut self.staging, Ok(()));
         let ran = staged.map_err(|error| error.to_string()).and_then(|()| self.run_here(rows));
         ran.map_err(|reason| RunError::Failed { reason })?;
-        self.outcome(0)
+        self.outcome(HOST_LANE)
     }
 
     fn unstage(&self, row: usize, output: &mut [u8]) {
         assert!(row < self.max_batch(), "row {row} of {}", self.max_batch());
         // Pinned memory of the model can be read whatever the device does; a fault leaves zeros.
-        if self.lanes[0].unstage(&self.graph.plan, &self.graph.signature, row, output).is_err() {
+        if self.lanes[HOST_LANE].unstage(&self.graph.plan, &self.graph.signature, row, output).is_err() {
             output.fill(0);
         }
     }

@@ -1,10 +1,12 @@
 //! The devices that are open: each with its streams and its kernels, which all of its models share.
 
+use super::device_memory::{DeviceMemory, PageCounts, PageError};
 use super::driver::{Driver, Event, Kernel, Module, Stream};
 use super::error::{DriverError, DriverResult};
 use super::launch::KERNELS;
 use super::libcuda::Libcuda;
 use super::owned::{OpenDevice, Owned};
+use super::room::SharedRoom;
 use super::source::kernel_source;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,14 +28,19 @@ pub struct CudaDevice {
     pub(super) arrival: Owned<Stream>,
     /// The stream of the outputs.
     pub(super) departure: Owned<Stream>,
+    /// What its models share. It goes before the memory that it is of.
+    pub(super) room: Arc<SharedRoom>,
+    pub(super) memory: Arc<DeviceMemory>,
+    /// Held while a thread of the host runs a batch of its own.
+    pub(super) host_run: Mutex<()>,
     kernels: HashMap<&'static str, Kernel>,
     /// The kernels go with it.
     _module: Owned<Module>,
 }
 
 impl CudaDevice {
-    /// Opens a device of a driver: makes its streams, and compiles its kernels, which takes up to a
-    /// second.
+    /// Opens a device of a driver: makes its streams, compiles its kernels, which takes up to a
+    /// second, and takes its memory.
     ///
     /// # Errors
     /// The driver's; nothing is left on the device then.
@@ -45,7 +52,20 @@ impl CudaDevice {
         let kernels = kernels.collect::<DriverResult<_>>()?;
         let stream = || Ok(Owned::new(&open, device.create_stream()?));
         let (execution, arrival, departure) = (stream()?, stream()?, stream()?);
-        Ok(CudaDevice { execution, arrival, departure, kernels, _module: module, open: Arc::clone(&open) })
+        let memory = DeviceMemory::take(&open)?;
+        let (room, host_run) = (SharedRoom::new(&open, &memory)?, Mutex::default());
+        let _module = module;
+        Ok(CudaDevice { open, execution, arrival, departure, room, memory, host_run, kernels, _module })
+    }
+
+    /// Returns the pages of its memory.
+    pub fn pages(&self) -> PageCounts {
+        self.memory.counts()
+    }
+
+    /// Returns true if it can map pages, so that weights come and go.
+    pub fn maps_pages(&self) -> bool {
+        self.memory.maps()
     }
 
     /// Returns the kernel of a name.
@@ -67,14 +87,17 @@ impl CudaDevice {
         }
     }
 
+    /// Returns why pages are not where they are to be, as [`CudaDevice::refusal`] does.
+    pub(super) fn page_refusal(&self, error: PageError) -> String {
+        match error {
+            PageError::Driver(error) => self.refusal(error),
+            other => other.to_string(),
+        }
+    }
+
     /// Makes a stream of its own.
     pub(super) fn stream(&self) -> DriverResult<Owned<Stream>> {
         Ok(Owned::new(&self.open, self.open.calls().create_stream()?))
-    }
-
-    /// Makes an event.
-    pub(super) fn event(&self) -> DriverResult<Owned<Event>> {
-        Ok(Owned::new(&self.open, self.open.calls().create_event()?))
     }
 
     /// Makes an event that notes the device's time.
