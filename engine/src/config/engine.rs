@@ -4,6 +4,7 @@ use super::api::AccessConfig;
 use super::cores::Cores;
 use super::executors::{ExecutorGroup, ExecutorKind};
 use super::faults::FaultConfig;
+use super::hosts::{HostConfig, LinkConfig};
 use super::http::HttpLimits;
 use super::log::LogConfig;
 use super::models::ModelConfig;
@@ -57,6 +58,11 @@ pub struct Config {
     pub shutdown: ShutdownConfig,
     /// The options of executors of kind `onnxruntime`.
     pub onnxruntime: OnnxRuntimeOptions,
+    /// The hosts that the engine can be spread over, in the order of their numbers; none where it
+    /// is one process only.
+    pub hosts: Vec<HostConfig>,
+    /// What holds for the links between hosts.
+    pub links: LinkConfig,
     /// The executors, which run batches.
     pub executors: Vec<ExecutorGroup>,
     /// The models to serve from the start: CONFIG's, then the repository's, each version by itself.
@@ -128,7 +134,14 @@ impl Config {
             trace: TraceConfig::default(),
             shutdown: ShutdownConfig::default(),
             onnxruntime: OnnxRuntimeOptions::default(),
-            executors: vec![ExecutorGroup { kind: ExecutorKind::Cpu, count: 1, cores: Vec::new() }],
+            hosts: Vec::new(),
+            links: LinkConfig::default(),
+            executors: vec![ExecutorGroup {
+                kind: ExecutorKind::Cpu,
+                count: 1,
+                cores: Vec::new(),
+                host: None,
+            }],
             models: Vec::new(),
             queries: Vec::new(),
             repository: None,

@@ -1,6 +1,7 @@
 //! The tables `[[executors]]` of CONFIG: what runs batches.
 
 use super::cores::read_core_list;
+use super::hosts::{HostConfig, Role};
 use super::toml_reader::{TomlTable, TomlValue};
 use symphony_scheduler::limits;
 
@@ -58,6 +59,8 @@ pub struct ExecutorGroup {
     pub count: usize,
     /// The core of each executor; empty, or of length `count`. Always empty for emulated ones.
     pub cores: Vec<usize>,
+    /// The name of the backend that has them, where there are `[[hosts]]`.
+    pub host: Option<String>,
 }
 
 /// The kinds of executors in CONFIG, as far as they could be read.
@@ -78,10 +81,23 @@ pub(super) fn read_kind(value: &TomlValue<'_>) -> Option<ExecutorKind> {
     })
 }
 
-/// Reads the tables `[[executors]]`.
-pub(super) fn read_executors(root: &TomlTable<'_>) -> (Vec<ExecutorGroup>, ExecutorKinds) {
+/// Reads the tables `[[executors]]`: one for each backend of `hosts`, where there are any.
+pub(super) fn read_executors(
+    root: &TomlTable<'_>,
+    hosts: &[HostConfig],
+) -> (Vec<ExecutorGroup>, ExecutorKinds) {
     let mut kinds = ExecutorKinds::default();
-    let executors = root.tables("executors", 0, |table| read_executor(table, &mut kinds));
+    let mut placed: Vec<String> = Vec::new();
+    let executors = root.tables("executors", 0, |table| {
+        let host = read_host_of(table, hosts, &placed)?;
+        placed.extend(host.clone());
+        read_executor(table, host, &mut kinds)
+    });
+    let backends = hosts.iter().filter(|host| host.role == Role::Backend);
+    for idle in backends.filter(|host| !placed.contains(&host.name)) {
+        let wrong = format!("the backend \"{}\" has none", idle.name);
+        root.report("executors", wrong, "add a table with that `host`, or remove the host");
+    }
     let total: usize = executors.iter().map(|group| group.count).sum();
     if total > limits::MAX_GPUS {
         let right = format!("one scheduler matches at most {}: lower the counts", limits::MAX_GPUS);
@@ -90,7 +106,34 @@ pub(super) fn read_executors(root: &TomlTable<'_>) -> (Vec<ExecutorGroup>, Execu
     (executors, kinds)
 }
 
-fn read_executor(table: &TomlTable<'_>, kinds: &mut ExecutorKinds) -> Option<ExecutorGroup> {
+/// Reads the backend that has a group of executors; `Some(None)` where there are no hosts.
+fn read_host_of(table: &TomlTable<'_>, hosts: &[HostConfig], placed: &[String]) -> Option<Option<String>> {
+    let backends: Vec<&str> = hosts
+        .iter()
+        .filter(|host| host.role == Role::Backend)
+        .map(|host| host.name.as_str())
+        .collect();
+    if hosts.is_empty() {
+        if table.optional("host").is_some() {
+            table.report("host", "is given, and there are no hosts", "add `[[hosts]]`, or leave it out");
+            return None;
+        }
+        return Some(None);
+    }
+    let host = table.required("host", "the name of the backend that has these executors")?;
+    let host = host.word(&backends)?;
+    if placed.iter().any(|other| other == host) {
+        table.report("host", format!("\"{host}\" has executors already"), "give each backend one table");
+        return None;
+    }
+    Some(Some(host.to_owned()))
+}
+
+fn read_executor(
+    table: &TomlTable<'_>,
+    host: Option<String>,
+    kinds: &mut ExecutorKinds,
+) -> Option<ExecutorGroup> {
     let kind = table
         .required("kind", "\"cpu\", \"onnxruntime\", \"cuda\" or \"emulated\"")
         .and_then(|v| read_kind(&v));
@@ -116,5 +159,5 @@ fn read_executor(table: &TomlTable<'_>, kinds: &mut ExecutorKinds) -> Option<Exe
         table.report("cores", wrong, "list one core for each, or leave `count` out");
         return None;
     }
-    Some(ExecutorGroup { kind: kind?, count, cores })
+    Some(ExecutorGroup { kind: kind?, count, cores, host })
 }

@@ -7,6 +7,7 @@ use super::diagnostics::{Diagnostics, Location};
 use super::engine::Config;
 use super::executors::{ExecutorKind, read_executors};
 use super::faults::FaultConfig;
+use super::hosts::{LinkConfig, read_hosts};
 use super::http::read_http;
 use super::log::LogConfig;
 use super::models::{check_prefix_groups, read_models};
@@ -193,7 +194,9 @@ fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Con
     let trace = TraceConfig::read(root);
     let shutdown = ShutdownConfig::read(root);
     let onnxruntime = read_onnxruntime(root);
-    let (executors, kinds) = read_executors(root);
+    let hosts = read_hosts(root);
+    let links = LinkConfig::read(root);
+    let (executors, kinds) = read_executors(root, &hosts);
     let own = root.optional("repository").map(|value| value.table(RepositoryConfig::read));
     let least = usize::from(own.is_none() && !repository);
     let mut models = read_models(root, least, &kinds);
@@ -217,6 +220,8 @@ fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Con
         trace: trace?,
         shutdown: shutdown?,
         onnxruntime: onnxruntime?,
+        hosts,
+        links: links?,
         executors,
         models,
         queries,

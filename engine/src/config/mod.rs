@@ -17,6 +17,7 @@
 //! | `[log]` | `log.rs` |
 //! | `[trace]` | `trace.rs` |
 //! | `[onnxruntime]` | `onnxruntime.rs` |
+//! | `[[hosts]]`, `[links]` | `hosts.rs` |
 //! | `[[executors]]` | `executors.rs` |
 //! | `[[models]]` | `models/` |
 //! | `[[queries]]` | `queries.rs`; `query_tensors.rs` compares them with their models |
@@ -37,6 +38,7 @@ mod diagnostics;
 mod engine;
 mod executors;
 mod faults;
+mod hosts;
 mod http;
 mod linear_profile;
 mod load;
@@ -61,6 +63,7 @@ pub use diagnostics::{Diagnostic, Diagnostics, Location};
 pub use engine::Config;
 pub use executors::{ExecutorGroup, ExecutorKind};
 pub use faults::FaultConfig;
+pub use hosts::{HostConfig, LinkConfig, Role};
 pub use http::HttpLimits;
 pub use load::{parse_config, read_config, read_config_with};
 pub use log::{LEVELS, LogConfig, LogFlags, LogFormat};

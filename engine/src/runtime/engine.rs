@@ -4,6 +4,7 @@ use super::clock::Clock;
 use super::counters::Counters;
 use super::fault::{FatalFault, FaultLatch};
 use super::frontend::{ModelInfo, ModelTable};
+use super::links::{LinkBoard, RunningLinks};
 use super::model_slots::ModelSlots;
 use super::start::layout::Layout;
 use super::threads::agent::{Member, StopSignal};
@@ -35,6 +36,8 @@ pub struct Engine {
     pub(super) threads: Vec<JoinHandle<()>>,
     /// The keeper of rolling profiles, without which the engine goes on.
     pub(super) profile_keeper: Option<JoinHandle<()>>,
+    /// The links to other hosts, where the engine is spread over several. They end last.
+    pub(super) links: Option<RunningLinks>,
 }
 
 /// Roles that stop together, before those of the next stage.
@@ -117,16 +120,23 @@ impl Engine {
         self.lateness
     }
 
+    /// Returns the links to other hosts, where the engine is spread over several.
+    pub fn links(&self) -> Option<&Arc<LinkBoard>> {
+        self.links.as_ref().map(|links| &links.board)
+    }
+
     /// Stops accepting requests. Those accepted go on to their ends: see
     /// [`Frontend::in_flight`](crate::runtime::Frontend::in_flight).
     pub fn drain(&self) {
         self.accepting.store(false, Ordering::Relaxed);
+        self.links.iter().for_each(|links| links.board.drain());
     }
 
     /// Returns the fault for which the engine can't go on, if there is one: a thread that died,
     /// which only a defect makes happen. It accepts no more requests then, and is to be stopped.
     pub fn fault(&self) -> Option<&FatalFault> {
-        if let Some(thread) = self.threads.iter().find(|thread| thread.is_finished()) {
+        let links = self.links.iter().map(|links| &links.thread);
+        if let Some(thread) = self.threads.iter().chain(links).find(|thread| thread.is_finished()) {
             // Without effect if it has reported itself.
             self.faults.report(thread.thread().name().unwrap_or("without a name"), "ended");
         }
@@ -153,7 +163,7 @@ impl Engine {
     }
 
     fn end(&mut self, limit: Duration) -> Result<(), FatalFault> {
-        if self.threads.is_empty() {
+        if self.threads.is_empty() && self.links.is_none() {
             return Ok(());
         }
         self.drain();
@@ -161,7 +171,14 @@ impl Engine {
         self.stages.iter().for_each(|stage| stage.end(limit));
         self.stop_executors.store(true, Ordering::Relaxed);
         let mut left_behind = None;
-        for thread in self.threads.drain(..) {
+        let mut threads = std::mem::take(&mut self.threads);
+        if let Some(links) = self.links.take() {
+            // They pass on what the others have said last.
+            wait_until(limit, || threads.iter().all(JoinHandle::is_finished));
+            links.begin_stop();
+            threads.push(links.thread);
+        }
+        for thread in threads {
             // The stall watch may be between two looks.
             thread.thread().unpark();
             if !wait_until(limit, || thread.is_finished()) {

@@ -26,7 +26,8 @@
 //! | `start` | putting an engine together | a start that fails leaves no thread behind |
 //! | `fault`, `panics` | the fault for which an engine can't go on | the first report holds |
 //! | `full_ring` | messages that always have room | a lost message ends the engine |
-//! | `hosts` | the ends of a link to a backend on another host | a batch is completed once, whatever becomes of the host |
+//! | `hosts` | the ends of the links between hosts, without sockets | a row is answered once, whatever becomes of hosts and links |
+//! | [`links`] | the thread that moves their bytes | it decides nothing |
 //! | `heartbeat`, `stall_watch` | threads that hang | a thread that stands still is found and named |
 //! | `engine` | the running [`Engine`] | stages stop in the order in which requests pass them |
 //! | `model_slots` | loading and unloading models while it runs | no slot is reused while a request is left |
@@ -47,6 +48,7 @@ pub mod frontend;
 mod full_ring;
 mod heartbeat;
 pub(crate) mod hosts;
+pub mod links;
 mod model_setup;
 mod model_slots;
 pub(crate) mod panics;
@@ -73,6 +75,6 @@ pub use frontend::Frontend;
 pub(crate) use model_setup::default_elements;
 pub use model_slots::{LoadedModel, ModelSlotError, ModelSlots};
 pub use start::layout::{Layout, rank_role};
-pub use start::{Options, StartError};
+pub use start::{HostIdentity, Options, StartError};
 pub use threads::agent::{Idle, Placement};
 pub use tuning::TunedLink;

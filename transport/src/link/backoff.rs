@@ -6,8 +6,8 @@ use crate::Nanos;
 /// The first pause.
 const FIRST: Nanos = Nanos::from_millis(10);
 
-/// The longest mean pause.
-pub(super) const LONGEST: Nanos = Nanos::from_secs(2);
+/// The longest mean pause: a host that comes back is found within 625 ms.
+pub(super) const LONGEST: Nanos = Nanos::from_millis(500);
 
 /// The pauses between a link's connections.
 #[derive(Clone, Debug)]

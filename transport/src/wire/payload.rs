@@ -90,6 +90,12 @@ impl<'a> Payload<'a> {
         }
     }
 
+    /// Returns the length of the frame in bytes, its header included.
+    pub fn encoded_len(&self) -> usize {
+        let (head, tail) = self.parts();
+        HEADER_BYTES + head.len() + tail.len()
+    }
+
     /// Writes the frame at the beginning of `buffer` and returns its length in bytes.
     ///
     /// # Errors

@@ -132,7 +132,7 @@ pub(crate) fn largest_slot(models: &[ModelInfo], later_row: usize) -> usize {
 
 /// Returns the slab's size classes, each with as many slots as `slots` and `bytes` allow: which of
 /// them are used is for the requests to decide.
-pub(super) fn slot_classes(
+pub(crate) fn slot_classes(
     models: &[ModelInfo],
     later_row: usize,
     slots: usize,

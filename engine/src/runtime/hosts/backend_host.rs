@@ -1,30 +1,84 @@
-//! The backend's side of the link to the scheduler: batches go into the ring that the executor's
-//! thread reads, answers and completions come out of its rings, as where it stands in one process
-//! with the scheduler.
+//! A backend's host: its link to the scheduler, from where batches come, and its links to the hosts
+//! with frontends, where their tensors are. It stands where ModelThreads, RankThreads and frontends
+//! stand in one process: executors read local slots, into which the inputs of a batch were read
+//! before they get it.
+//!
+//! ```text
+//! scheduler ══batch══▶ fetch the inputs of its rows ◀══read══▶ frontends
+//!                        │ all there, or its time is over        ▲
+//!                        ▼                                       │
+//!                      executor ──answers── outputs ═══write═════┘
+//! scheduler ◀══════════completion
+//! ```
 
+use super::host::Host;
 use super::host_port::HostPort;
-use crate::runtime::threads::completions::NumberedCompletion;
+use super::tensor_path::{FramedPath, PathOutcome, ReadOrder, RowAnswer, TensorPath};
+use crate::runtime::threads::completions::CheckedCompletions;
+use crate::runtime::threads::rank_thread::Completions;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use symphony_scheduler::limits;
 use symphony_transport::Nanos;
-use symphony_transport::link::{HostLink, LinkTerms};
-use symphony_transport::message::{BatchEntry, BatchHeader, ENTRIES_PER_FRAME, Frame, GpuId, Response};
+use symphony_transport::link::{HostLink, LinkTerms, Parting};
+use symphony_transport::message::{
+    BatchEntry, BatchHeader, Completion, ENTRIES_PER_FRAME, Ending, Frame, GpuId, ModelId, Response,
+};
 use symphony_transport::ring::{Consumer, Producer};
-use symphony_transport::wire::{BackendCompletion, GpuPresence, GrantedBatch, Payload, Presence, RecordList};
+use symphony_transport::slab::{SlabOwner, SlotId};
+use symphony_transport::wire::{
+    BackendCompletion, GpuPresence, GrantedBatch, HostRole, Payload, Presence, RecordList,
+};
 
-/// The other ends of an executor's rings.
+/// The bits of a row's number in that of its read: a batch has at most 1,024.
+const ROW_BITS: u32 = 10;
+const _: () = assert!(limits::MAX_BATCH <= 1 << ROW_BITS);
+
+/// The other ends of the executors' rings.
 pub(crate) struct HostedRings {
-    /// The batches to the executor.
-    pub(crate) batches: Producer<Frame>,
-    /// The answers to its rows.
-    pub(crate) responses: Consumer<Response>,
-    /// The completions of its batches.
-    pub(crate) completions: Consumer<NumberedCompletion>,
+    /// The batches to each backend thread.
+    pub(crate) batches: Vec<Producer<Frame>>,
+    /// The backend thread of each of the host's GPUs.
+    pub(crate) gpu_backends: Arc<[u32]>,
+    /// The answers of each backend thread.
+    pub(crate) responses: Vec<Consumer<Response>>,
+    /// The completions of each.
+    pub(crate) completions: Vec<CheckedCompletions>,
+}
+
+/// The bytes of a row of a model.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct RowBytes {
+    pub(crate) inputs: usize,
+    pub(crate) outputs: usize,
+}
+
+/// A host with frontends, as a backend is told of it.
+pub(crate) struct FrontendOfBackend {
+    pub(crate) terms: LinkTerms,
+    /// The number of its frontends, which follow those of the hosts before it.
+    pub(crate) frontends: u32,
+}
+
+/// What a backend's host is made of.
+pub(crate) struct BackendParts {
+    /// The terms of the link to the scheduler.
+    pub(crate) scheduler: LinkTerms,
+    pub(crate) frontends: Vec<FrontendOfBackend>,
+    pub(crate) rings: HostedRings,
+    /// The local slots.
+    pub(crate) slab: SlabOwner,
+    /// The sizes of each model's rows.
+    pub(crate) row_bytes: Vec<RowBytes>,
+    /// The engine's number of its first GPU.
+    pub(crate) first_gpu: u32,
+    pub(crate) gpus: usize,
 }
 
 /// A GPU of this host.
 #[derive(Clone, Copy, Default)]
 struct HostedGpu {
-    /// The batches that the executor has, of whichever connection.
+    /// The batches that are fetched or that the executor has, of whichever connection.
     under_way: usize,
     /// The scheduler of this connection may give it batches. Before that it has none of an earlier
     /// connection: so what comes from it is of this connection if this is true.
@@ -33,8 +87,35 @@ struct HostedGpu {
     completed: u64,
 }
 
-/// What waits for credits, in the order in which it is sent: a completion after the answers that
-/// came before it.
+/// A row that an executor has, by its local slot.
+#[derive(Clone, Copy, Default)]
+struct HostedRow {
+    /// Its id and slot at its frontend.
+    id: u64,
+    slot: SlotId,
+    model: ModelId,
+}
+
+/// A row whose inputs are read.
+struct FetchedRow {
+    /// The entry for the executor; `None` if it has no local slot.
+    entry: Option<BatchEntry>,
+    of: HostedRow,
+    is_missing: bool,
+    /// Why it does not run.
+    failed: Option<Ending>,
+}
+
+/// A batch whose inputs are read.
+struct FetchedBatch {
+    /// Its header, with the local number of its GPU.
+    header: BatchHeader,
+    rows: Vec<FetchedRow>,
+    missing: usize,
+}
+
+/// What waits for the scheduler's credits, in the order in which it is sent: a completion after the
+/// answers that came before it.
 #[derive(Default)]
 struct AwaitingCredits {
     gpus: Vec<GpuPresence>,
@@ -42,174 +123,433 @@ struct AwaitingCredits {
     completions: Vec<BackendCompletion>,
 }
 
-/// The link of a backend to its scheduler. See the module's description.
-///
-/// In each turn the driver calls [`BackendHost::connect`] or [`BackendHost::disconnect`] if its
-/// socket says so, [`BackendHost::take_in`] with the bytes that came, [`BackendHost::poll`], and
-/// [`BackendHost::take_out`].
+/// A backend's host. See the module's description. Its first link is that to the scheduler; those to
+/// hosts with frontends follow.
 pub(crate) struct BackendHost {
-    port: HostPort,
+    scheduler: HostPort,
+    paths: Vec<FramedPath>,
+    /// The path to each frontend.
+    path_of: Vec<usize>,
     rings: HostedRings,
+    slab: SlabOwner,
+    /// The rows that have local slots.
+    rows: Vec<HostedRow>,
+    row_bytes: Vec<RowBytes>,
     first_gpu: u32,
     gpus: Vec<HostedGpu>,
+    /// The batches whose inputs are read, by the order in which they came.
+    fetching: BTreeMap<u64, FetchedBatch>,
+    next_batch: u64,
+    /// The batches that a ring had no room for.
+    fetched: VecDeque<FetchedBatch>,
     outbox: AwaitingCredits,
-    /// The completions that were read in a turn before the answers.
-    completed: Vec<NumberedCompletion>,
+    completed: Vec<Completion>,
+    drains: bool,
     refused: u64,
 }
 
 impl BackendHost {
-    /// Makes the link of an executor whose first GPU has this number in the engine.
-    pub(crate) fn new(
-        terms: LinkTerms,
-        rings: HostedRings,
-        first_gpu: u32,
-        gpus: usize,
-        now: Nanos,
-    ) -> BackendHost {
-        let port = HostPort::new(terms, now);
-        let (outbox, completed) = (AwaitingCredits::default(), Vec::new());
-        let gpus = vec![HostedGpu::default(); gpus];
-        BackendHost { port, rings, first_gpu, gpus, outbox, completed, refused: 0 }
-    }
-
-    /// Returns the number of batches that were ignored: of another incarnation, or for a GPU that
-    /// was not announced or has as many as it may have.
-    pub(crate) fn refused(&self) -> u64 {
-        self.refused
-    }
-
-    /// Begins a connection, which ends the one before.
-    pub(crate) fn connect(&mut self, now: Nanos) {
-        self.forget();
-        self.port.connect(now);
-    }
-
-    /// Ends the connection, which was closed.
-    pub(crate) fn disconnect(&mut self, now: Nanos) {
-        self.port.disconnect(now);
-        self.forget();
-    }
-
-    /// Takes bytes of the connection.
-    pub(crate) fn take_in(&mut self, bytes: &[u8]) {
-        self.port.take_in(bytes);
-    }
-
-    /// Reads what has come, and finds out whether the scheduler is silent; then takes over what the
-    /// executor has done. Returns true if the connection is over: the last bytes say why, and it is
-    /// to be closed behind them.
-    pub(crate) fn poll(&mut self, now: Nanos) -> bool {
-        let BackendHost { port, rings, first_gpu, gpus, refused, .. } = self;
-        let is_over = port.receive(now, |link, payload| {
-            let Payload::Batch(granted, entries) = payload else {
-                *refused += 1;
-                return 1;
-            };
-            let gpu = granted.gpu.0.checked_sub(*first_gpu).and_then(|at| gpus.get_mut(at as usize));
-            let taken = gpu.and_then(|gpu| gpu.take_batch((link, now), granted, entries, &mut rings.batches));
-            *refused += u64::from(taken.is_none());
-            entries.len()
-        });
-        if is_over.is_some() {
-            self.forget();
+    /// Makes the host, whose executors have nothing.
+    pub(crate) fn new(parts: BackendParts, now: Nanos) -> BackendHost {
+        let BackendParts { scheduler, frontends, rings, slab, row_bytes, first_gpu, gpus } = parts;
+        let numbered = frontends.iter().enumerate();
+        let path_of = numbered.flat_map(|(at, of)| std::iter::repeat_n(at, of.frontends as usize)).collect();
+        let path = |of: FrontendOfBackend| FramedPath::new(of.terms, slab.view().clone(), now);
+        BackendHost {
+            scheduler: HostPort::new(scheduler, now),
+            paths: frontends.into_iter().map(path).collect(),
+            path_of,
+            rings,
+            rows: vec![HostedRow::default(); slab.capacity()],
+            slab,
+            row_bytes,
+            first_gpu,
+            gpus: vec![HostedGpu::default(); gpus],
+            fetching: BTreeMap::new(),
+            next_batch: 0,
+            fetched: VecDeque::new(),
+            outbox: AwaitingCredits::default(),
+            completed: Vec::new(),
+            drains: false,
+            refused: 0,
         }
-        self.collect();
-        is_over.is_some()
     }
 
-    /// Returns the bytes for the connection: answers, completions and GPUs as far as there are
-    /// credits, and the link's own frames.
-    pub(crate) fn take_out(&mut self, now: Nanos) -> Vec<u8> {
-        self.announce(now);
-        let BackendHost { port, outbox: AwaitingCredits { gpus, responses, completions }, .. } = self;
-        port.send_records(now, gpus, |records| Payload::Gpus(records.into()));
-        port.send_records(now, responses, |records| Payload::Responses(records.into()));
-        if responses.is_empty() {
-            port.send_records(now, completions, |records| Payload::Completions(records.into()));
-        }
-        port.send_own(now);
-        port.take_out()
-    }
-
-    /// Drops what is of a connection that is over.
+    /// Drops what is of a connection to the scheduler that is over. Batches that no executor has go
+    /// with it: their rows are given to others.
     fn forget(&mut self) {
         self.outbox = AwaitingCredits::default();
         for gpu in &mut self.gpus {
             (gpu.is_announced, gpu.completed) = (false, 0);
         }
+        let fetching = std::mem::take(&mut self.fetching).into_values();
+        let dropped: Vec<FetchedBatch> = fetching.chain(self.fetched.drain(..)).collect();
+        for FetchedBatch { header, rows, .. } in dropped {
+            self.gpus[header.gpu.0 as usize].under_way -= 1;
+            for entry in rows.iter().filter_map(|row| row.entry) {
+                self.slab.free(entry.slot);
+            }
+        }
     }
 
-    /// Takes over what the executor has done. What is of an earlier connection is dropped: the
-    /// scheduler has given the requests to others.
-    fn collect(&mut self) {
-        let BackendHost { port, rings, first_gpu, gpus, outbox, completed, .. } = self;
+    fn receive(&mut self, now: Nanos) -> Option<Parting> {
+        let mut granted = Vec::new();
+        let BackendHost { scheduler, refused, .. } = self;
+        let parting = scheduler.receive(now, |link, payload| match payload {
+            Payload::Batch(batch, entries) => {
+                granted.extend(mapped(link, batch, now).map(|batch| (batch, to_vec(entries))));
+                entries.len()
+            }
+            _ => {
+                *refused += 1;
+                1
+            }
+        });
+        if parting.is_some() {
+            self.forget();
+        } else {
+            granted.into_iter().for_each(|(batch, entries)| self.take_batch(batch, &entries));
+        }
+        parting
+    }
+
+    /// Takes a batch, unless it may not be given: then it is counted.
+    fn take_batch(&mut self, granted: GrantedBatch, entries: &[BatchEntry]) {
+        let at = granted.gpu.0.checked_sub(self.first_gpu).map(|at| at as usize);
+        let is_of_now = granted.incarnation == self.scheduler.link().incarnation();
+        let gpu = at.and_then(|at| self.gpus.get_mut(at)).filter(|gpu| {
+            let may = gpu.is_announced && gpu.under_way < limits::MAX_OUTSTANDING_BATCHES;
+            is_of_now && may && (granted.model.0 as usize) < self.row_bytes.len()
+        });
+        let Some(gpu) = gpu else {
+            self.refused += 1;
+            return;
+        };
+        gpu.under_way += 1;
+        let gpu = GpuId(granted.gpu.0 - self.first_gpu);
+        let header = BatchHeader { gpu, ..granted.header(entries.len() as u32) };
+        let number = self.next_batch;
+        self.next_batch += 1;
+        let mut batch = FetchedBatch { header, rows: Vec::with_capacity(entries.len()), missing: 0 };
+        for (row, &entry) in entries.iter().enumerate() {
+            let row = self.begin_row(number << ROW_BITS | row as u64, granted.model, entry);
+            batch.missing += usize::from(row.is_missing);
+            batch.rows.push(row);
+        }
+        self.fetching.insert(number, batch);
+    }
+
+    /// Gives a row a local slot, and has its inputs read.
+    fn begin_row(&mut self, number: u64, model: ModelId, entry: BatchEntry) -> FetchedRow {
+        let of = HostedRow { id: entry.id, slot: entry.slot, model };
+        let RowBytes { inputs, outputs } = self.row_bytes[model.0 as usize];
+        let local = self.slab.alloc((inputs + outputs).max(1));
+        let frontend = entry.slot.frontend();
+        let path = self.path_of.get(usize::from(frontend)).map(|&path| &mut self.paths[path]);
+        let (Some(to), Some(path)) = (local, path) else {
+            if let Some(slot) = local {
+                self.slab.free(slot);
+            }
+            return FetchedRow { entry: None, of, is_missing: false, failed: Some(Ending::Failed) };
+        };
+        self.rows[self.slab.index(to)] = of;
+        let is_missing = inputs > 0;
+        if is_missing {
+            path.read(ReadOrder { number, from: entry.slot, to, bytes: inputs });
+        }
+        // Requests of two frontends may have the same id.
+        let entry = BatchEntry { id: entry.id | u64::from(frontend) << 48, slot: to };
+        FetchedRow { entry: Some(entry), of, is_missing, failed: None }
+    }
+
+    /// Takes what has become of reads and answers.
+    fn take_outcomes(&mut self, now: Nanos) -> usize {
+        let mut taken = 0;
+        for at in 0..self.paths.len() {
+            while let Some(outcome) = self.paths[at].take_outcome() {
+                taken += 1;
+                match outcome {
+                    PathOutcome::Read(number, is_there) => self.row_is_read(number, is_there),
+                    PathOutcome::Answered(answer) => self.free_outputs(&answer),
+                    PathOutcome::Undelivered(answer) => {
+                        self.free_outputs(&answer);
+                        self.report(answer.response, now);
+                    }
+                }
+            }
+        }
+        taken
+    }
+
+    fn row_is_read(&mut self, number: u64, is_there: bool) {
+        let Some(batch) = self.fetching.get_mut(&(number >> ROW_BITS)) else { return };
+        let row = &mut batch.rows[(number & ((1 << ROW_BITS) - 1)) as usize];
+        if std::mem::take(&mut row.is_missing) {
+            batch.missing -= 1;
+            row.failed = (!is_there).then_some(Ending::Failed);
+        }
+    }
+
+    fn free_outputs(&mut self, answer: &RowAnswer) {
+        if let Some((local, _)) = answer.outputs {
+            self.slab.free(local);
+        }
+    }
+
+    /// Tells the scheduler of an answer that its frontend could not be given.
+    fn report(&mut self, response: Response, now: Nanos) {
+        let gpu = self.gpus.get((response.gpu.0 - self.first_gpu) as usize);
+        if gpu.is_some_and(|gpu| gpu.is_announced) {
+            let ending = Ending::Failed as u32;
+            self.outbox.responses.push(Response { ending, finished: now, ..response });
+        }
+    }
+
+    /// Hands the batches whose inputs are there, or that can wait no longer, to their executors.
+    fn launch(&mut self, now: Nanos) -> usize {
+        let is_due = |_: &u64, batch: &mut FetchedBatch| batch.missing == 0 || now > batch.header.latest;
+        let due: Vec<FetchedBatch> = self.fetching.extract_if(.., is_due).map(|(_, batch)| batch).collect();
+        let count = due.len();
+        for mut batch in due {
+            for row in batch.rows.iter_mut().filter(|row| row.is_missing) {
+                (row.is_missing, row.failed) = (false, Some(Ending::DroppedAtBackend));
+            }
+            self.end_failed(&mut batch, now);
+            self.fetched.push_back(batch);
+        }
+        while let Some(batch) = self.fetched.pop_front() {
+            if let Err(batch) = self.hand_over(batch, now) {
+                self.fetched.push_front(batch);
+                break;
+            }
+        }
+        count
+    }
+
+    /// Answers the rows of a batch that do not run, and takes them out.
+    fn end_failed(&mut self, batch: &mut FetchedBatch, now: Nanos) {
+        let gpu = GpuId(batch.header.gpu.0 + self.first_gpu);
+        for row in batch.rows.extract_if(.., |row| row.failed.is_some()) {
+            let HostedRow { id, slot, .. } = row.of;
+            let ending = row.failed.unwrap_or(Ending::Failed) as u32;
+            let batch_size = batch.header.size;
+            let started = batch.header.latest.min(now);
+            let response =
+                Response { id, slot, started, finished: now, ending, batch_size, gpu, ..Response::default() };
+            if let Some(entry) = row.entry {
+                self.slab.free(entry.slot);
+            }
+            self.answer(RowAnswer { response, outputs: None }, now);
+        }
+    }
+
+    fn answer(&mut self, answer: RowAnswer, now: Nanos) {
+        match self.path_of.get(usize::from(answer.response.slot.frontend())) {
+            Some(&path) => self.paths[path].answer(answer),
+            None => self.report(answer.response, now),
+        }
+    }
+
+    /// Gives a batch to its executor, or completes it where no row of it runs.
+    fn hand_over(&mut self, batch: FetchedBatch, now: Nanos) -> Result<(), FetchedBatch> {
+        let FetchedBatch { header, rows, .. } = &batch;
+        if rows.is_empty() {
+            let &BatchHeader { batch, model, gpu, .. } = header;
+            self.complete(Completion { batch, started: now, finished: now, model, gpu });
+            return Ok(());
+        }
+        let ring = &mut self.rings.batches[self.rings.gpu_backends[header.gpu.0 as usize] as usize];
+        if !ring.has_room(BatchHeader::frames(rows.len())) {
+            return Err(batch);
+        }
+        // Room was checked.
+        let _ = ring.write(BatchHeader { size: rows.len() as u32, ..*header }.into());
+        let entries: Vec<BatchEntry> = rows.iter().filter_map(|row| row.entry).collect();
+        for entries in entries.chunks(ENTRIES_PER_FRAME) {
+            let mut frame = [BatchEntry::default(); ENTRIES_PER_FRAME];
+            frame[..entries.len()].copy_from_slice(entries);
+            let _ = ring.write(frame.into());
+        }
+        ring.publish();
+        Ok(())
+    }
+
+    /// Takes over what the executors have done.
+    fn collect(&mut self, now: Nanos) -> usize {
         // A batch's answers are in their ring before its completion is in the other: so the
         // completions are read first, and passed on last.
-        completed.extend(std::iter::from_fn(|| rings.completions.pop()));
-        let at = |gpu: GpuId| (gpu.0 - *first_gpu) as usize;
-        let answers = std::iter::from_fn(|| rings.responses.pop());
-        outbox.responses.extend(answers.filter(|response| gpus[at(response.gpu)].is_announced));
-        for NumberedCompletion { completion, .. } in completed.drain(..) {
-            let gpu = &mut gpus[at(completion.gpu)];
-            gpu.under_way -= 1;
-            if gpu.is_announced {
-                gpu.completed += 1;
-                let (incarnation, number) = (port.link().incarnation(), gpu.completed);
-                outbox.completions.push(BackendCompletion { incarnation, number, completion });
+        let mut completed = std::mem::take(&mut self.completed);
+        for ring in &mut self.rings.completions {
+            completed.extend(std::iter::from_fn(|| ring.next()));
+        }
+        let mut taken = completed.len();
+        for at in 0..self.rings.responses.len() {
+            while let Some(response) = self.rings.responses[at].pop() {
+                self.pass_on(response, now);
+                taken += 1;
             }
+        }
+        completed.drain(..).for_each(|completion| self.complete(completion));
+        self.completed = completed;
+        taken
+    }
+
+    /// Passes an executor's answer on to the row's frontend.
+    fn pass_on(&mut self, response: Response, now: Nanos) {
+        let (local, gpu) = (response.slot, GpuId(response.gpu.0 + self.first_gpu));
+        let HostedRow { id, slot, model } = self.rows[self.slab.index(local)];
+        let RowBytes { inputs, outputs } = self.row_bytes[model.0 as usize];
+        let is_done = response.ending == Ending::Done as u32;
+        let response = Response { id, slot, gpu, ..response };
+        if !is_done {
+            self.slab.free(local);
+        }
+        let outputs = is_done.then_some((local, inputs..inputs + outputs));
+        self.answer(RowAnswer { response, outputs }, now);
+    }
+
+    /// Notes that a batch has left its GPU. One of an earlier connection is nobody's.
+    fn complete(&mut self, completion: Completion) {
+        let gpu = &mut self.gpus[completion.gpu.0 as usize];
+        gpu.under_way -= 1;
+        if gpu.is_announced {
+            gpu.completed += 1;
+            let (incarnation, number) = (self.scheduler.link().incarnation(), gpu.completed);
+            let completion = Completion { gpu: GpuId(completion.gpu.0 + self.first_gpu), ..completion };
+            self.outbox.completions.push(BackendCompletion { incarnation, number, completion });
         }
     }
 
     /// Announces the GPUs that have nothing of an earlier connection, once instants of the
     /// scheduler can be mapped.
     fn announce(&mut self, now: Nanos) {
-        let link = self.port.link();
-        if !link.is_up() || link.clock().error(now).is_none() {
+        let link = self.scheduler.link();
+        if !link.is_up() || link.clock().error(now).is_none() || self.drains {
             return;
         }
         for (gpu, number) in self.gpus.iter_mut().zip(self.first_gpu..) {
             if !gpu.is_announced && gpu.under_way == 0 {
                 gpu.is_announced = true;
-                let (incarnation, presence) = (link.incarnation(), Presence::Up as u32);
-                self.outbox.gpus.push(GpuPresence { incarnation, since: now, gpu: GpuId(number), presence });
+                let incarnation = link.incarnation();
+                self.outbox.gpus.push(presence(incarnation, GpuId(number), Presence::Up, now));
             }
         }
     }
+
+    fn send(&mut self, now: Nanos) {
+        self.announce(now);
+        let BackendHost { scheduler, outbox: AwaitingCredits { gpus, responses, completions }, .. } = self;
+        scheduler.send_records(now, gpus, |records| Payload::Gpus(records.into()));
+        scheduler.send_records(now, responses, |records| Payload::Responses(records.into()));
+        if responses.is_empty() {
+            scheduler.send_records(now, completions, |records| Payload::Completions(records.into()));
+        }
+        scheduler.send_own(now);
+    }
 }
 
-impl HostedGpu {
-    /// Gives a batch to the executor. `None` if it may not be given.
-    fn take_batch(
-        &mut self,
-        (link, now): (&HostLink, Nanos),
-        granted: GrantedBatch,
-        entries: RecordList<'_, BatchEntry>,
-        ring: &mut Producer<Frame>,
-    ) -> Option<()> {
-        let may = granted.incarnation == link.incarnation()
-            && self.is_announced
-            && self.under_way < limits::MAX_OUTSTANDING_BATCHES
-            && ring.has_room(BatchHeader::frames(entries.len()));
-        let (exec_at, latest) =
-            (link.clock().to_ours(granted.exec_at, now)?, link.clock().to_ours(granted.latest, now)?);
-        if !may {
-            return None;
-        }
-        // Neither too early nor too late by either clock.
-        let exec_at = exec_at.latest;
-        let latest = latest.earliest.max(exec_at);
-        let header = GrantedBatch { exec_at, latest, ..granted }.header(entries.len() as u32);
-        ring.write(header.into()).ok()?;
-        let mut frame = [BatchEntry::default(); ENTRIES_PER_FRAME];
-        for (at, entry) in entries.iter().enumerate() {
-            frame[at % ENTRIES_PER_FRAME] = entry;
-            if at + 1 == entries.len() || (at + 1) % ENTRIES_PER_FRAME == 0 {
-                ring.write(std::mem::take(&mut frame).into()).ok()?;
+fn presence(incarnation: u64, gpu: GpuId, presence: Presence, since: Nanos) -> GpuPresence {
+    GpuPresence { incarnation, since, gpu, presence: presence as u32 }
+}
+
+fn to_vec(entries: RecordList<'_, BatchEntry>) -> Vec<BatchEntry> {
+    entries.iter().collect()
+}
+
+/// Returns the batch with instants of this host's clock: neither too early nor too late by either.
+fn mapped(link: &HostLink, granted: GrantedBatch, now: Nanos) -> Option<GrantedBatch> {
+    let to_ours = |instant| link.clock().to_ours(instant, now);
+    let (exec_at, latest) = (to_ours(granted.exec_at)?.latest, to_ours(granted.latest)?.earliest);
+    Some(GrantedBatch { exec_at, latest: latest.max(exec_at), ..granted })
+}
+
+impl Host for BackendHost {
+    fn links(&self) -> usize {
+        1 + self.paths.len()
+    }
+
+    fn link(&self, at: usize) -> &HostLink {
+        at.checked_sub(1).map_or(&self.scheduler, |path| self.paths[path].port()).link()
+    }
+
+    fn peer(&self, at: usize) -> (HostRole, u32) {
+        at.checked_sub(1).map_or((HostRole::Scheduler, 0), |path| (HostRole::Frontend, path as u32))
+    }
+
+    fn connect(&mut self, at: usize, now: Nanos) {
+        match at.checked_sub(1) {
+            None => {
+                self.forget();
+                self.scheduler.connect(now);
             }
+            Some(path) => self.paths[path].connect(now),
         }
-        ring.publish();
-        self.under_way += 1;
-        Some(())
+    }
+
+    fn disconnect(&mut self, at: usize, now: Nanos) {
+        match at.checked_sub(1) {
+            None => {
+                self.scheduler.disconnect(now);
+                self.forget();
+            }
+            Some(path) => self.paths[path].disconnect(now),
+        }
+    }
+
+    fn take_in(&mut self, at: usize, bytes: &[u8]) {
+        match at.checked_sub(1) {
+            None => self.scheduler.take_in(bytes),
+            Some(path) => self.paths[path].port_mut().take_in(bytes),
+        }
+    }
+
+    fn read(&mut self, at: usize, now: Nanos) -> Option<Parting> {
+        match at.checked_sub(1) {
+            None => self.receive(now),
+            Some(path) => self.paths[path].receive(now),
+        }
+    }
+
+    fn turn(&mut self, now: Nanos) -> usize {
+        self.take_outcomes(now) + self.launch(now) + self.collect(now)
+    }
+
+    fn take_out(&mut self, at: usize, now: Nanos) -> Vec<u8> {
+        match at.checked_sub(1) {
+            None => {
+                self.send(now);
+                self.scheduler.take_out()
+            }
+            Some(path) => self.paths[path].take_out(now),
+        }
+    }
+
+    fn refused(&self) -> u64 {
+        self.refused + self.paths.iter().map(FramedPath::refused).sum::<u64>()
+    }
+
+    fn drain(&mut self) {
+        if std::mem::replace(&mut self.drains, true) {
+            return;
+        }
+        let incarnation = self.scheduler.link().incarnation();
+        let announced = self.gpus.iter().zip(self.first_gpu..).filter(|(gpu, _)| gpu.is_announced);
+        let down = announced.map(|(_, number)| presence(incarnation, GpuId(number), Presence::Down, Nanos(1)));
+        self.outbox.gpus.extend(down);
+    }
+
+    fn is_idle(&self) -> bool {
+        let outbox = &self.outbox;
+        self.gpus.iter().all(|gpu| gpu.under_way == 0)
+            && self.paths.iter().all(FramedPath::is_idle)
+            && self.slab.in_use() == 0
+            && outbox.gpus.is_empty()
+            && outbox.responses.is_empty()
+            && outbox.completions.is_empty()
+    }
+
+    fn leave(&mut self, now: Nanos) {
+        self.scheduler.leave(now);
+        self.paths.iter_mut().for_each(|path| drop(path.port_mut().leave(now)));
     }
 }

@@ -1,4 +1,4 @@
-//! A link with the bytes of its connection: what both sides of a backend's link have in common.
+//! A link with the bytes of its connection: what the ends of all links have in common.
 
 use symphony_transport::Nanos;
 use symphony_transport::link::{HostLink, LinkTerms, Parting, SendRefusal};
@@ -7,19 +7,23 @@ use symphony_transport::wire::Payload;
 /// The most records in a frame of answers or completions.
 pub(super) const RECORDS_PER_FRAME: usize = 32;
 
-/// The room for one frame: more than the largest batch takes.
-const FRAME_ROOM: usize = 16 << 10;
+/// The room for one of the link's own frames. The first, `Hello`, has all models.
+const OWN_FRAME_ROOM: usize = 1 << 10;
 
 /// A [`HostLink`] with the bytes that came and those that are to go.
 pub(super) struct HostPort {
     link: HostLink,
+    /// The bytes of an offered model, all of which are in the first frame.
+    hello_room: usize,
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
 }
 
 impl HostPort {
     pub(super) fn new(terms: LinkTerms, now: Nanos) -> HostPort {
-        HostPort { link: HostLink::new(terms, now), incoming: Vec::new(), outgoing: Vec::new() }
+        let hello_room = OWN_FRAME_ROOM + size_of_val(&terms.models[..]);
+        let (incoming, outgoing) = (Vec::new(), Vec::new());
+        HostPort { link: HostLink::new(terms, now), hello_room, incoming, outgoing }
     }
 
     pub(super) fn link(&self) -> &HostLink {
@@ -40,9 +44,24 @@ impl HostPort {
         self.link.disconnected(now)
     }
 
+    /// Ends the connection since this host stops: the bytes that are to go end with the reason.
+    pub(super) fn leave(&mut self, now: Nanos) -> Parting {
+        let unsent = std::mem::take(&mut self.outgoing);
+        let parting = self.link.leave(now, "the host stops");
+        self.part(&parting);
+        let closing = std::mem::replace(&mut self.outgoing, unsent);
+        self.outgoing.extend(closing);
+        parting
+    }
+
     /// Takes bytes of the connection.
     pub(super) fn take_in(&mut self, bytes: &[u8]) {
         self.incoming.extend_from_slice(bytes);
+    }
+
+    /// Returns the number of bytes that are to go to the peer.
+    pub(super) fn outgoing_bytes(&self) -> usize {
+        self.outgoing.len()
     }
 
     /// Returns the bytes that are to go to the peer, in place of which `outgoing` is empty.
@@ -85,9 +104,10 @@ impl HostPort {
         self.incoming.clear();
         self.outgoing.clear();
         if let Some(closing) = parting.closing() {
-            self.outgoing.resize(FRAME_ROOM, 0);
-            // The room is more than the frame takes.
-            let length = Payload::Closing(closing).encode(&mut self.outgoing).unwrap_or(0);
+            let payload = Payload::Closing(closing);
+            self.outgoing.resize(payload.encoded_len(), 0);
+            // The room is what the frame takes.
+            let length = payload.encode(&mut self.outgoing).unwrap_or(0);
             self.outgoing.truncate(length);
         }
     }
@@ -99,7 +119,7 @@ impl HostPort {
     /// The link is not up, or has no credits for it; nothing was sent.
     pub(super) fn send(&mut self, now: Nanos, payload: &Payload<'_>) -> Result<(), SendRefusal> {
         let begin = self.outgoing.len();
-        self.outgoing.resize(begin + FRAME_ROOM, 0);
+        self.outgoing.resize(begin + payload.encoded_len(), 0);
         let sent = self.link.send(now, payload, &mut self.outgoing[begin..]);
         self.outgoing.truncate(begin + sent.as_ref().copied().unwrap_or(0));
         sent.map(|_| ())
@@ -129,7 +149,7 @@ impl HostPort {
     pub(super) fn send_own(&mut self, now: Nanos) {
         loop {
             let begin = self.outgoing.len();
-            self.outgoing.resize(begin + FRAME_ROOM, 0);
+            self.outgoing.resize(begin + self.hello_room, 0);
             let length = self.link.write(now, &mut self.outgoing[begin..]);
             self.outgoing.truncate(begin + length);
             if length == 0 {
@@ -137,4 +157,10 @@ impl HostPort {
             }
         }
     }
+}
+
+/// Returns an instant of the peer's clock by this host's, of something that has happened: so it is
+/// not after now.
+pub(super) fn happened(link: &HostLink, theirs: Nanos, now: Nanos) -> Nanos {
+    link.clock().to_ours(theirs, now).map_or(now, |bounds| bounds.latest.min(now))
 }

@@ -1,20 +1,32 @@
-//! A backend on another host: the two state machines at the ends of its link. Neither has a socket,
-//! a thread or a clock. docs/design/hosts.md says why they are so, docs/protocol.md what they send.
+//! The hosts of an engine that is spread over several: the state machines at the ends of their
+//! links. None has a socket, a thread or a clock. docs/design/hosts.md says why they are so,
+//! docs/protocol.md what they send.
 //!
 //! ```text
-//! scheduler host                                        backend host
-//! ModelThread ──batch, its requests──▶ RemoteBackend ══ link ══▶ BackendHost ──frames──▶ executor
-//! RankThread ◀──presence, completions───┘    │                        ▲                     │
-//! frontends  ◀──answers──────────────────────┤                        └─answers, completions┘
-//! queues     ◀──requests to run again────────┘
+//! frontends' host          scheduler's host                          backend's host
+//! Frontend ─▶ FrontendHost ══ SchedulerHost ─▶ ModelThread           BackendHost ─▶ executor
+//!                 ║           (RemoteFrontend,  RankThread             ║   ║
+//!                 ║            RemoteBackend) ═════════════════════════╝   ║
+//!                 ╚════════════════════ tensors, answers ══════════════════╝
 //! ```
 //!
-//! Architecture invariant: a [`RemoteBackend`] completes each batch that it was handed once, and
-//! ends or gives back each of its requests once, whatever becomes of the host.
+//! Architecture invariant: a `RemoteBackend` completes each batch that it was handed once, and ends
+//! or gives back each of its rows once, whatever becomes of the host; a [`FrontendHost`] answers
+//! each row once, whatever comes for it from wherever.
 
 mod backend_host;
+mod frontend_host;
+mod host;
 mod host_port;
+mod pending;
 mod remote_backend;
+mod remote_frontend;
+mod row_table;
+mod scheduler_host;
+mod tensor_path;
 
-pub(crate) use backend_host::{BackendHost, HostedRings};
-pub(crate) use remote_backend::{RemoteBackend, RemoteSink};
+pub(crate) use backend_host::{BackendHost, BackendParts, FrontendOfBackend, HostedRings, RowBytes};
+pub(crate) use frontend_host::{FrontendHost, LocalFrontend};
+pub(crate) use host::Host;
+pub(crate) use remote_frontend::FrontendRings;
+pub(crate) use scheduler_host::{BackendPlace, FrontendPlace, PresenceRings, SchedulerHost};

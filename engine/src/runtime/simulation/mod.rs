@@ -12,7 +12,7 @@
 //!   executors          batches on their way to the GPUs and back: hung, failing, checked
 //!   control            models loaded and unloaded
 //! campaign, report     many seeds, and what they did
-//! hosts                a scheduler, backends on other hosts and the links between them
+//! hosts                processes of frontends, a scheduler and backends, and the links between them
 //! ```
 //!
 //! Architecture invariant: nothing of the engine knows of it. Its roles are polled as their threads
@@ -38,5 +38,5 @@ mod wiring;
 pub use campaign::{Campaign, run_campaign};
 pub use client::AnswerCounts;
 pub use episode::run_episode;
-pub use hosts::{HostsReport, run_hosts_episode};
+pub use hosts::{HostsReport, RequestCounts, run_hosts_episode};
 pub use report::{BrokenInvariant, EpisodeReport, FaultCounts};

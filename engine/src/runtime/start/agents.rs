@@ -24,7 +24,7 @@ use crate::runtime::threads::rank_thread::{BackfillPhase, Grants, RankMonitor, R
 use crate::runtime::threads::{ahead_for, measures_from};
 use std::ops::Range;
 use std::sync::Arc;
-use symphony_gpu::EmulatedExecutor;
+use symphony_gpu::{EmulatedExecutor, Executor};
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::limits;
 use symphony_scheduler::model::ModelQueue;
@@ -54,20 +54,21 @@ impl CompositeAgents {
 impl EngineBuilder {
     /// Makes the agent of the emulated GPUs. Nothing of them can hang, so nobody else knows its
     /// lease.
-    pub(super) fn emulated_backend(
+    pub(super) fn emulated_backend<E: Executor<Model = Range<usize>>>(
         &self,
         spec: &BackendSpec,
         models: &[ModelInfo],
         ExecutorRings { inbox, answers }: ExecutorRings,
         changes: Option<ModelChangeReceiver<Range<usize>>>,
         faults: &Arc<ModelFaults>,
-    ) -> Backend<EmulatedExecutor> {
+        emulate: impl FnOnce(EmulatedExecutor) -> E,
+    ) -> Backend<E> {
         let now = self.clock.now();
         let outputs =
             |model: &ModelInfo| (model.state != SlotState::Vacant).then(|| output_range(&model.signature));
         let gpus = spec.gpus.len() as u32;
         let executor = EmulatedExecutor::new(gpus, models.iter().map(outputs).collect(), now);
-        let state = ExecutorState::new(inbox, answers, executor, changes, spec.gpus.start, now);
+        let state = ExecutorState::new(inbox, answers, emulate(executor), changes, spec.gpus.start, now);
         Backend {
             state: Some(Box::new(state)),
             lease: Arc::new(ExecutorLease::new()),
@@ -123,6 +124,7 @@ impl EngineBuilder {
             backfill: BackfillPhase::default(),
             messages: links.messages,
             completions,
+            presence: None,
             grants: Grants { thread_of: Arc::clone(&rings.thread_of), threads: links.grants },
         })
     }

@@ -1,8 +1,10 @@
 //! The state of an engine's start-up, and the values that follow from the configuration alone.
 
 use super::error::StartError;
+use super::identity::check_spreadable;
 use super::layout::Layout;
 use super::options::Options;
+use super::roles::HostPlan;
 use super::sub_clusters::SubClusters;
 use crate::config::{Config, RepositoryControl};
 use crate::runtime::backends::libraries::Libraries;
@@ -46,6 +48,8 @@ pub(super) struct EngineBuilder {
     pub(super) lateness: Option<Nanos>,
     pub(super) options: Options,
     pub(super) libraries: Libraries,
+    /// The engine's number of the first frontend of this process.
+    pub(super) first_frontend: u32,
     /// The flag that is cleared when the engine accepts no more requests.
     pub(super) accepting: Arc<AtomicBool>,
     /// The latch for faults that the engine can't survive.
@@ -70,7 +74,7 @@ impl EngineBuilder {
         let own =
             own.ok_or_else(|| StartError::Policy(config.policy.to_owned(), policy::served().join(", ")))?;
         let deferral = config.when.map_or(own, |rule| rule);
-        let sub_clusters = SubClusters::new(&config, layout.ranks.len())?;
+        let sub_clusters = SubClusters::new(&config, layout.ranks.len().max(1))?;
         let accepting = Arc::new(AtomicBool::new(true));
         let onnxruntime = config.onnxruntime.clone();
         let libraries = Libraries { onnxruntime, cuda: Arc::new(CudaDevices::new(options.cuda.clone())) };
@@ -84,10 +88,31 @@ impl EngineBuilder {
             deferral,
             lateness: None,
             libraries,
+            first_frontend: 0,
             options,
             faults: FaultLatch::new(Arc::clone(&accepting)),
             accepting,
         })
+    }
+
+    /// Makes the builder of one host of an engine.
+    ///
+    /// Errors: as [`EngineBuilder::new`], or models may be loaded later.
+    pub(super) fn of_host(
+        plan: &HostPlan,
+        cores: &[usize],
+        progress: Progress,
+        options: Options,
+    ) -> Result<EngineBuilder, StartError> {
+        check_spreadable(&plan.whole)?;
+        let (layout, own) = (plan.layout(cores), plan.identity.own_part(&plan.whole));
+        let first_frontend = plan.identity.frontends(&plan.whole).start;
+        Ok(EngineBuilder { first_frontend, ..EngineBuilder::new(own, layout, progress, options)? })
+    }
+
+    /// Returns the number of ModelThreads, or of what stands in their place: at least one.
+    pub(super) fn model_threads(&self) -> usize {
+        self.layout.models.len().max(1)
     }
 
     /// Returns true if models may be loaded later. A recording describes its models once, at its

@@ -89,8 +89,9 @@ impl EngineBuilder {
             profiles.extend(servable.into_iter().map(|of| of.profile));
         }
         let vacant = infos.len()..self.config.model_slots().len();
-        infos.extend(vacant.map(|at| ModelInfo::vacant(ModelId(at as u32), at % self.layout.models.len())));
-        let measured = || self.layout.ranks.iter().map(|&placement| measure_lateness(placement, &self.clock));
+        infos.extend(vacant.map(|at| ModelInfo::vacant(ModelId(at as u32), at % self.model_threads())));
+        let placements = || self.layout.ranks.iter().chain(&self.layout.links);
+        let measured = || placements().map(|&placement| measure_lateness(placement, &self.clock));
         let lateness = self.lateness.or_else(|| measured().max()).unwrap_or_default();
         Ok(Findings { models: infos.into(), profiles, lateness })
     }
@@ -104,7 +105,7 @@ impl EngineBuilder {
         first: usize,
     ) -> Result<Vec<ModelInfo>, Diagnostics> {
         let id = |at: usize| ModelId((first + at) as u32);
-        let thread = |at: usize| (first + at) % self.layout.models.len();
+        let thread = |at: usize| (first + at) % self.model_threads();
         let kept = kept_of(models, servable, &self.progress);
         let with_slots: Vec<_> = kept.iter().map(|&at| (at, id(at))).collect();
         let sizes = size_classes(models, servable, &with_slots, &self.progress)?;

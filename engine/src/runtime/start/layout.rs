@@ -2,7 +2,7 @@
 //! a core of its own where there are enough, else CPU executors keep theirs and the light roles
 //! share the rest.
 
-use crate::config::{Config, ExecutorKind};
+use crate::config::{Config, ExecutorKind, Role};
 use crate::runtime::threads::agent::{Idle, Placement};
 use std::collections::HashMap;
 use symphony_scheduler::limits;
@@ -26,6 +26,8 @@ pub struct Layout {
     pub emulated: Option<Placement>,
     /// The placement of each frontend's thread: API cores, or load generators.
     pub frontends: Vec<Placement>,
+    /// The placement of the thread of the links to other hosts, where there are any.
+    pub links: Option<Placement>,
     /// True if some role has to share its core.
     pub shared: bool,
 }
@@ -33,25 +35,43 @@ pub struct Layout {
 impl Layout {
     /// Places the roles of `config` and `frontends` frontends on a machine that has `cores`.
     pub fn new(config: &Config, frontends: usize, cores: &[usize]) -> Layout {
-        let executors = config.executors.iter().filter(|group| group.kind.has_own_thread());
-        let executors = executors.map(|group| group.count).sum();
-        let emulated = usize::from(config.executors_of(ExecutorKind::Emulated) > 0);
+        let (executors, emulated) = executor_threads(config);
         let ranks = config.cores.rank_threads.max(1);
-        let others = ranks + frontends + executors + emulated;
+        Layout::place(config, RoleCounts { ranks, frontends, executors, emulated, ..RoleCounts::default() }, cores)
+    }
+
+    /// Places the threads of one host: its role's, and that of its links. `config` has the executors
+    /// of that host only.
+    pub(super) fn of_host(config: &Config, role: Role, frontends: usize, cores: &[usize]) -> Layout {
+        let (executors, emulated) = executor_threads(config);
+        let counts = match role {
+            Role::Frontend => RoleCounts { frontends, ..RoleCounts::default() },
+            Role::Scheduler => RoleCounts { ranks: config.cores.rank_threads.max(1), ..RoleCounts::default() },
+            Role::Backend => RoleCounts { executors, emulated, ..RoleCounts::default() },
+        };
+        Layout::place(config, RoleCounts { links: 1, ..counts }, cores)
+    }
+
+    fn place(config: &Config, counts: RoleCounts, cores: &[usize]) -> Layout {
+        let RoleCounts { ranks, frontends, executors, emulated, links } = counts;
+        let others = ranks + frontends + executors + emulated + links;
+        // Where there is no RankThread there is no ModelThread.
         let model_threads = config
             .cores
             .model_threads
             .unwrap_or_else(|| cores.len().saturating_sub(others).min(limits::MAX_MODEL_THREADS))
-            .clamp(1, config.model_slots().len().max(1));
+            .clamp(1, config.model_slots().len().max(1))
+            .min(if ranks > 0 { usize::MAX } else { 0 });
         let given = NamedCores::of(config);
         let wanted = others + model_threads;
         let mut allocator = CoreAllocator::new(cores, wanted, executors);
         let ranks = (0..ranks).map(|at| allocator.light(given.rank(at))).collect();
         let models = (0..model_threads).map(|at| allocator.light(given.model(at))).collect();
         let emulated = (emulated > 0).then(|| allocator.light(given.emulated));
+        let links = (links > 0).then(|| allocator.light(None));
         let frontends = (0..frontends).map(|at| allocator.light(given.api(at))).collect();
         let executors = (0..executors).map(|at| allocator.heavy(given.executor(at))).collect();
-        let mut layout = Layout { ranks, models, executors, emulated, frontends, shared: false };
+        let mut layout = Layout { ranks, models, executors, emulated, frontends, links, shared: false };
         layout.mark_shared(cores.len() < wanted, &allocator.named);
         layout
     }
@@ -59,12 +79,12 @@ impl Layout {
     /// Returns true if no thread spins.
     pub(super) fn all_nap(&self) -> bool {
         let others = [&self.ranks, &self.models, &self.executors, &self.frontends];
-        others.into_iter().flatten().chain(&self.emulated).all(|placement| placement.idle == Idle::Nap)
+        others.into_iter().flatten().chain(&self.emulated).chain(&self.links).all(|placement| placement.idle == Idle::Nap)
     }
 
     /// Returns the cores that threads are pinned to.
     pub fn cores(&self) -> Vec<usize> {
-        let alone = self.emulated.iter();
+        let alone = self.emulated.iter().chain(&self.links);
         let others = [&self.ranks, &self.models, &self.executors, &self.frontends];
         others.into_iter().flatten().chain(alone).filter_map(|placement| placement.core).collect()
     }
@@ -107,7 +127,25 @@ impl Layout {
             .chain(&mut self.executors)
             .chain(&mut self.emulated)
             .chain(&mut self.frontends)
+            .chain(&mut self.links)
     }
+}
+
+/// The numbers of the threads to place, ModelThreads aside.
+#[derive(Clone, Copy, Default)]
+struct RoleCounts {
+    ranks: usize,
+    frontends: usize,
+    executors: usize,
+    emulated: usize,
+    links: usize,
+}
+
+/// Returns the number of executors with threads of their own, and of threads of emulated GPUs.
+fn executor_threads(config: &Config) -> (usize, usize) {
+    let executors = config.executors.iter().filter(|group| group.kind.has_own_thread());
+    let emulated = usize::from(config.executors_of(ExecutorKind::Emulated) > 0);
+    (executors.map(|group| group.count).sum(), emulated)
 }
 
 /// The cores that the configuration names.

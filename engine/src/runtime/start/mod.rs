@@ -8,15 +8,19 @@ mod agents;
 mod builder;
 mod error;
 mod findings;
+mod identity;
 pub(crate) mod layout;
 mod options;
 pub(crate) mod rings;
+mod roles;
 mod sub_clusters;
 
 pub use error::StartError;
+pub use identity::HostIdentity;
 pub use options::Options;
+pub(crate) use roles::{HostLinks, HostPeer, HostPlan};
 
-use crate::config::Config;
+use crate::config::{Config, Role};
 use crate::recorder::RecordConfig;
 use crate::runtime::backends::model_faults::ModelFaults;
 use crate::runtime::backends::watchdog::Watchdog;
@@ -26,6 +30,7 @@ use crate::runtime::counters::Counters;
 use crate::runtime::engine::{Engine, Stage};
 use crate::runtime::frontend::model_table::{InFlightCounts, ModelTable};
 use crate::runtime::frontend::{Frontend, FrontendPeer, FrontendSetup, QueryTable, largest_slot};
+use crate::runtime::links::{LinkThreadPlan, RunningLinks};
 use crate::runtime::model_slots::{ChangeChannels, ModelSlots, SlotContext, sleep_for_a_change};
 use crate::runtime::profiling::{KeeperPlan, LearnedProfiles, ProfileKeeper};
 use crate::runtime::stall_watch;
@@ -37,14 +42,18 @@ use builder::EngineBuilder;
 use findings::Findings;
 use layout::{Layout, rank_role};
 use rings::{EngineRings, RingPlan};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use sub_clusters::BackendSpec;
+use symphony_gpu::{EmulatedExecutor, Executor};
 use symphony_scheduler::limits;
 use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 use symphony_transport::message::BatchHeader;
+use symphony_transport::ring::Consumer;
+use symphony_transport::wire::GpuPresence;
 
 /// The most requests in flight at a frontend of [`Options::side_frontends`]: a request of the most
 /// rows fits.
@@ -65,6 +74,25 @@ impl Engine {
         progress: Progress,
     ) -> Result<(Engine, Vec<Frontend>), StartError> {
         Engine::start_with(config, frontends, progress, Options::default())
+    }
+
+    /// Starts the process of one host of the engine: its role's threads, and the links to the other
+    /// hosts. The last frontend of a host with frontends is for its admin listener.
+    ///
+    /// Errors: [`StartError`]; nothing runs then.
+    pub fn start_host(
+        config: Config,
+        identity: HostIdentity,
+        progress: Progress,
+        options: Options,
+    ) -> Result<(Engine, Vec<Frontend>), StartError> {
+        let cores: Vec<usize> =
+            core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+        let plan = HostPlan { whole: Arc::new(config), identity, incarnation: None };
+        let side_frontends = usize::from(identity.role == Role::Frontend);
+        let builder = EngineBuilder::of_host(&plan, &cores, progress, Options { side_frontends, ..options })?;
+        let assembly = builder.assemble_host(&plan, |emulated| emulated)?;
+        builder.run(assembly)
     }
 
     /// Starts an engine as [`Engine::start`] does, with these options. The frontends of
@@ -101,8 +129,11 @@ pub(crate) struct Assembly {
     pub(crate) model_slots: Option<ModelSlots>,
     /// The tuner of the default rule, where that is tuned.
     tuner: Option<TunerThread>,
-    pub(crate) profiles: ProfileKeeper,
+    /// The keeper of rolling profiles, where there is a scheduler.
+    pub(crate) profiles: Option<ProfileKeeper>,
     counters: Counters,
+    /// The links to other hosts, where the engine is spread over several.
+    pub(crate) links: Option<HostLinks>,
 }
 
 /// Puts an engine together that runs in virtual time, on whoever polls its members: see
@@ -121,13 +152,31 @@ pub(crate) fn assemble_in_virtual_time(
     EngineBuilder { clock, lateness: Some(lateness), ..builder }.assemble(frontends, connect)
 }
 
+/// Puts the process of one host together that runs in virtual time; `emulate` makes the executor of
+/// its GPUs of the engine's.
+///
+/// Errors: [`StartError`].
+pub(crate) fn assemble_host_in_virtual_time<E: Executor<Model = Range<usize>> + 'static>(
+    plan: &HostPlan,
+    (clock, lateness): (Clock, Nanos),
+    emulate: impl FnOnce(EmulatedExecutor) -> E,
+) -> Result<Assembly, StartError> {
+    let builder = EngineBuilder::of_host(plan, &[], no_progress(), Options::default())?;
+    EngineBuilder { clock, lateness: Some(lateness), ..builder }.assemble_host(plan, emulate)
+}
+
 impl EngineBuilder {
     /// Starts everything, with this number of frontends.
     ///
     /// Errors: [`StartError`]; nothing runs then.
     fn build(self, frontends: usize) -> Result<(Engine, Vec<Frontend>), StartError> {
         let assembly = self.assemble(frontends + self.options.side_frontends, |_| ())?;
-        let Assembly { findings, mut threads, frontends, .. } = assembly;
+        self.run(assembly)
+    }
+
+    /// Starts the threads of an engine that was put together.
+    fn run(self, assembly: Assembly) -> Result<(Engine, Vec<Frontend>), StartError> {
+        let Assembly { findings, mut threads, frontends, links, .. } = assembly;
         let mut agents = CompositeAgents::default();
         let stages = assembly.stages.map(|members| {
             let stage = Stage::of(members.iter().map(|(_, member)| member));
@@ -143,12 +192,19 @@ impl EngineBuilder {
                 self.faults.clone(),
             )?);
         }
+        let links = links.zip(self.layout.links).map(|(links, placement)| {
+            let (clock, bells, faults) = (self.clock.clone(), self.bells.clone(), self.faults.clone());
+            RunningLinks::start(links, LinkThreadPlan { placement, clock, bells, faults })
+        });
+        let links = links.transpose()?;
         let (watching, stop) = (self.faults.clone(), Arc::clone(&assembly.stop_executors));
         threads.push(stall_watch::start(watching, self.config.shutdown.thread_timeout, stop)?);
         if let Some(tuner) = assembly.tuner {
             tuner.spawn(Arc::clone(&assembly.stop_executors))?;
         }
-        let profile_keeper = assembly.profiles.spawn(Arc::clone(&assembly.stop_executors))?;
+        let keeper = assembly.profiles;
+        let spawn = |keeper: ProfileKeeper| keeper.spawn(Arc::clone(&assembly.stop_executors));
+        let profile_keeper = keeper.map(spawn).transpose()?;
         let Findings { models, profiles, lateness } = findings;
         // A table of its own: one that frontends read must not be held for as long as the engine
         // runs.
@@ -168,7 +224,8 @@ impl EngineBuilder {
             shutdown_timeout: self.config.shutdown.timeout,
             stop_executors: assembly.stop_executors,
             threads,
-            profile_keeper: Some(profile_keeper),
+            profile_keeper,
+            links,
         };
         Ok((engine, frontends))
     }
@@ -225,24 +282,15 @@ impl EngineBuilder {
             rolling: Arc::clone(counters.rolling_profiles()),
             learned,
         });
-        for (at, &placement) in self.layout.models.iter().enumerate() {
-            let mut thread = self.model_thread(at, &findings, &mut rings)?;
-            thread.profiles = Some(profiles.link());
-            thread.tuning = tuner.as_mut().map(TunerThread::link);
-            thread.changes =
-                channels.as_mut().map(|channels| change_channel(|sender| channels.queues.push(sender)));
-            stages[0].push((placement, self.member(format!("model-{at}"), thread)));
-        }
-        for (at, &placement) in self.layout.ranks.iter().enumerate() {
-            let thread = self.rank_thread(at, &findings, &mut rings)?;
-            stages[1].push((placement, self.member(rank_role(at), thread)));
-        }
+        let aids = SchedulerAids { profiles: &mut profiles, tuner: &mut tuner, channels: channels.as_mut() };
+        let [models, ranks] = self.scheduler_threads(&findings, &mut rings, aids, Vec::new())?;
+        (stages[0], stages[1]) = (models, ranks);
         if let Some(placement) = self.layout.emulated {
             let (at, spec) = (backends.len() - 1, &backends[backends.len() - 1]);
             let changes =
                 channels.as_mut().map(|channels| change_channel(|sender| channels.emulated = Some(sender)));
             let backend =
-                self.emulated_backend(spec, &findings.models, rings.backend(at), changes, &model_faults);
+                self.emulated_backend(spec, &findings.models, rings.backend(at), changes, &model_faults, |of| of);
             stages[2].push((placement, self.member(spec.role(), backend)));
         }
         let held: Vec<InFlightCounts> =
@@ -259,9 +307,37 @@ impl EngineBuilder {
             model_table,
             model_slots,
             tuner,
-            profiles,
+            profiles: Some(profiles),
             counters,
+            links: None,
         })
+    }
+
+    /// Makes the ModelThreads and RankThreads; these are told by `presence`, one ring each, which
+    /// GPUs are there, where these are on other hosts.
+    fn scheduler_threads(
+        &self,
+        findings: &Findings,
+        rings: &mut EngineRings,
+        mut aids: SchedulerAids<'_>,
+        presence: Vec<Consumer<GpuPresence>>,
+    ) -> Result<[Vec<(Placement, Member)>; 2], StartError> {
+        let (mut models, mut ranks) = (Vec::new(), Vec::new());
+        for (at, &placement) in self.layout.models.iter().enumerate() {
+            let mut thread = self.model_thread(at, findings, rings)?;
+            thread.profiles = Some(aids.profiles.link());
+            thread.tuning = aids.tuner.as_mut().map(TunerThread::link);
+            thread.changes =
+                aids.channels.as_mut().map(|channels| change_channel(|sender| channels.queues.push(sender)));
+            models.push((placement, self.member(format!("model-{at}"), thread)));
+        }
+        let mut presence = presence.into_iter();
+        for (at, &placement) in self.layout.ranks.iter().enumerate() {
+            let mut thread = self.rank_thread(at, findings, rings)?;
+            thread.presence = presence.next();
+            ranks.push((placement, self.member(rank_role(at), thread)));
+        }
+        Ok([models, ranks])
     }
 
     /// Returns the tuner of the default rule, without links to ModelThreads; `None` where nothing
@@ -299,13 +375,13 @@ impl EngineBuilder {
         let slab_bytes = self.config.memory.slab_bytes() / side.max(1);
         let frontend = |id| {
             Frontend::new(FrontendSetup {
-                id: id as u32,
+                id: self.first_frontend + id as u32,
                 clock: self.clock.clone(),
                 bells: self.bells.clone(),
                 models: Arc::clone(&findings.models),
                 later_row: self.later_row(),
-                model_threads: self.layout.models.len(),
-                answering_threads: self.layout.models.len() + backend_threads,
+                model_threads: self.model_threads(),
+                answering_threads: self.model_threads() + backend_threads,
                 capacity: if id < side { capacity } else { capacity.min(SIDE_CAPACITY) },
                 slab_bytes: if id < side { slab_bytes } else { slab_bytes / SIDE_SHARE },
                 result_delay: self.config.network.result,
@@ -329,8 +405,8 @@ impl EngineBuilder {
         let batch = findings.profiles.iter().map(Profile::max_batch).max().unwrap_or(1);
         let batch = if self.changes_later() { limits::MAX_BATCH } else { batch };
         let plan = RingPlan {
-            model_threads: self.layout.models.len(),
-            rank_threads: self.layout.ranks.len(),
+            model_threads: self.model_threads(),
+            rank_threads: self.layout.ranks.len().max(1),
             backends,
             sub_clusters: &self.sub_clusters,
             thread_of: {
@@ -365,6 +441,13 @@ impl EngineBuilder {
         };
         ModelSlots::new(model_table, self.config.model_slots(), held, channels, common)
     }
+}
+
+/// What ModelThreads are linked with beside their rings.
+struct SchedulerAids<'a> {
+    profiles: &'a mut ProfileKeeper,
+    tuner: &'a mut Option<TunerThread>,
+    channels: Option<&'a mut ChangeChannels>,
 }
 
 /// Makes a channel for changes, passes its sending end to `keep` and returns the receiving one.

@@ -188,7 +188,7 @@ mod tests {
             sizes: Default::default(),
             contents: Default::default(),
         };
-        let executors = |kind, count| ExecutorGroup { kind, count, cores: Vec::new() };
+        let executors = |kind, count| ExecutorGroup { kind, count, cores: Vec::new(), host: None };
         config.executors =
             vec![executors(ExecutorKind::Cpu, cpu.0), executors(ExecutorKind::Emulated, emulated.0)];
         config.models = vec![emulated_model; emulated.1];

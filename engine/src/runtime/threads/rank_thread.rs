@@ -12,6 +12,7 @@ use symphony_scheduler::rank::{GpuReport, Grant, RankInput, RankState};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Completion, GpuId};
 use symphony_transport::ring::{Consumer, Producer};
+use symphony_transport::wire::{GpuPresence, Presence};
 
 /// The most messages taken from one ring in one duty cycle, so that every ring and the timer are
 /// polled in between.
@@ -53,7 +54,8 @@ impl RankMonitor {
 
 /// The agent of a RankThread. See the module's description.
 ///
-/// One duty cycle polls its inputs in this order: completions, messages of ModelThreads. Then it
+/// One duty cycle polls its inputs in this order: completions, presences of GPUs, messages of
+/// ModelThreads. Then it
 /// matches each sub-cluster that has had inputs or whose time has come, once, and publishes the
 /// grants.
 pub struct RankThread<C> {
@@ -65,6 +67,10 @@ pub struct RankThread<C> {
     pub messages: Vec<Consumer<RankMessage>>,
     /// The source of completions of each backend thread that has GPUs of these sub-clusters.
     pub completions: Vec<C>,
+    /// The ring of GPUs that come and go, where they are on other hosts. A GPU that goes is
+    /// written there before the completions of its batches are, so that it is not granted between
+    /// the two.
+    pub presence: Option<Consumer<GpuPresence>>,
     /// The rings of grants to the ModelThreads.
     pub grants: Grants,
     /// The phase of backfilling.
@@ -153,6 +159,20 @@ impl<C: Completions> RankThread<C> {
             }
         }
         self.monitor.counting.tally.completions += taken as u64;
+        taken
+    }
+
+    /// Takes the GPUs that have come or gone.
+    #[inline]
+    fn take_presence(&mut self, now: Nanos) -> usize {
+        let mut taken = 0;
+        while let Some(GpuPresence { gpu, presence, .. }) = self.presence.as_mut().and_then(Consumer::pop) {
+            let is_of = |cluster: &SubCluster| cluster.first_gpu <= gpu.0;
+            let Some(cluster) = self.clusters.iter().rposition(is_of) else { continue };
+            let gpu = GpuId(gpu.0 - self.clusters[cluster].first_gpu);
+            self.apply(now, cluster, RankInput::Presence { gpu, is_up: presence == Presence::Up as u32 });
+            taken += 1;
+        }
         taken
     }
 
@@ -254,7 +274,8 @@ impl<C: Completions> RankThread<C> {
 impl<C: Completions> Agent for RankThread<C> {
     fn poll(&mut self, now: Nanos) -> usize {
         self.monitor.counting.cycle_begins(now);
-        let work = self.take_completions(now) + self.take_messages(now) + self.match_waiting(now);
+        let mut work = self.take_completions(now) + self.take_presence(now);
+        work += self.take_messages(now) + self.match_waiting(now);
         if work > 0 {
             self.grants.publish();
             self.monitor.counting.tally.gpus_busy =

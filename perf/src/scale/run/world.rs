@@ -128,6 +128,7 @@ impl World {
             backfill: BackfillPhase::default(),
             messages: links.messages,
             completions: vec![InstantCompletions::default()],
+            presence: None,
             grants: Grants {
                 thread_of: (0..models).map(|model| (model % model_threads) as u32).collect(),
                 threads: links.grants,

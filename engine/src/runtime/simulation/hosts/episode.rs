@@ -1,24 +1,26 @@
 //! One run of the simulation across hosts, from a seed to a verdict.
 //!
 //! ```text
-//! 0       0.5             2.0   the last fault ends    + 3 s        + 0.5 s
+//! 0       0.5             2.0   the last fault ends    + 2 s        + 0.5 s
 //! | start | faults begin   | ... they last   | recover   | count good | end
 //! ```
 
 use super::super::dice::Dice;
+use super::clients::{HostClients, RequestCounts};
 use super::network::{Connection, ConnectionEvent, End, LONGEST_DELAY};
-use super::process::{BackendPlan, BackendProcess};
-use super::scheduler::{RowCounts, SchedulerHost};
-use super::{HEARTBEAT, HostClock, MAX_BATCH};
+use super::plan::{GRACE, HEARTBEAT, HostsPlan};
+use super::site::Site;
+use crate::config::Role;
 use std::collections::VecDeque;
-use symphony_scheduler::limits;
 use symphony_transport::Nanos;
+use symphony_transport::wire::HostRole;
 
 /// The times between which faults begin.
 const FAULTS: (Nanos, Nanos) = (Nanos::from_millis(500), Nanos::from_millis(2_000));
 
-/// The time to recover: the longest pause between two connections, and a handshake.
-const RECOVERY: Nanos = Nanos::from_millis(3_000);
+/// The time to recover: the longest pause between two connections, a handshake, and the requests
+/// that were sent before.
+const RECOVERY: Nanos = Nanos::from_millis(2_000);
 
 /// The window in which good answers are counted after that.
 const AFTER: Nanos = Nanos::from_millis(500);
@@ -26,101 +28,78 @@ const AFTER: Nanos = Nanos::from_millis(500);
 /// The least share of good answers in that window.
 const RECOVERED: f64 = 0.95;
 
-/// The time in which everything ends once no more is sent.
-const PATIENCE: Nanos = Nanos::from_secs(2);
+/// The time in which everything ends once no more is sent: that after which a row whose answer is
+/// lost ends, and more.
+const PATIENCE: Nanos = Nanos::from_secs(4);
 
 /// The mean time between two turns of a host.
 const CYCLE: Nanos = Nanos::from_micros(100);
 
-/// The rows that come for each GPU in a second.
-const RATE_PER_GPU: f64 = 500.0;
+/// The requests that come for each GPU in a second.
+const RATE_PER_GPU: f64 = 450.0;
 
 /// What a run did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HostsReport {
-    /// What became of the rows.
-    pub rows: RowCounts,
+    /// What became of the requests.
+    pub requests: RequestCounts,
+    /// Rows that a scheduler has queued again, and requests that frontends have sent again, in the
+    /// processes that lived to the end.
+    pub repeated: u64,
     /// Connections that were made.
     pub connections: u64,
-    /// Processes that were killed, and started again.
-    pub killed: u64,
-    /// Backends that were stopped for a while.
-    pub paused: u64,
+    /// Processes that were killed, and started again: frontends, schedulers, backends.
+    pub killed: [u64; 3],
+    /// Processes that were stopped for a while, by the same roles.
+    pub paused: [u64; 3],
     /// Networks that were cut without a word.
     pub cut: u64,
 }
 
-/// What goes wrong with a host.
+/// What goes wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum HostFault {
-    /// The connection is closed, and both sides are told.
+    /// A connection is closed, and both sides are told.
     Close,
-    /// Nothing passes between the scheduler and the backend.
-    Cut,
-    /// The backend's process stands still.
+    /// Nothing passes on one connection.
+    CutWire,
+    /// Nothing passes between a host and all others.
+    CutHost,
+    /// A process stands still.
     Pause,
-    /// The backend's process dies; the scheduler is told if its system lives.
+    /// A process dies; others are told if its system lives.
     Kill { is_told: bool },
-    /// The scheduler's process stands still.
-    PauseScheduler,
 }
 
 struct ScheduledHostFault {
     begin: Nanos,
     end: Nanos,
-    backend: usize,
+    site: usize,
+    wire: usize,
     fault: HostFault,
 }
 
-/// A backend's host, and the scheduler's connection to it.
-struct BackendSite {
-    plan: BackendPlan,
-    process: Option<BackendProcess>,
+/// What connects two links.
+struct Wire {
+    /// The site and the link at each end.
+    ends: [(usize, usize); 2],
     connection: Connection,
-    /// The number of the connection, and of the one that the process has.
-    number: u64,
-    accepted: u64,
-    /// Whether the scheduler has the connection.
-    is_open: bool,
-    /// Whether the process has it.
-    is_served: bool,
-    paused_until: Nanos,
-    dead_until: Nanos,
+    /// Whether each end has the connection.
+    is_open: [bool; 2],
+    /// The connection waits for its acceptor.
+    is_offered: bool,
     cut_until: Nanos,
-    /// The time since which the scheduler can hear nothing of it.
-    unheard_since: Nanos,
-}
-
-impl BackendSite {
-    fn new(plan: BackendPlan) -> BackendSite {
-        BackendSite {
-            process: Some(BackendProcess::start(&plan, 1, Nanos::ZERO)),
-            plan,
-            connection: Connection::default(),
-            number: 0,
-            accepted: 0,
-            is_open: false,
-            is_served: false,
-            paused_until: Nanos::ZERO,
-            dead_until: Nanos::ZERO,
-            cut_until: Nanos::ZERO,
-            unheard_since: Nanos::MAX,
-        }
-    }
-
-    /// Returns whether the scheduler hears nothing of it at this time.
-    fn is_unheard(&self, now: Nanos) -> bool {
-        now < self.paused_until.max(self.dead_until).max(self.cut_until)
-    }
 }
 
 /// A run. See the module's description.
 struct HostsEpisode {
     now: Nanos,
     dice: Dice,
-    scheduler: SchedulerHost,
-    scheduler_paused_until: Nanos,
-    sites: Vec<BackendSite>,
+    plan: HostsPlan,
+    sites: Vec<Site>,
+    wires: Vec<Wire>,
+    /// The wires of each site, with its end of each.
+    wires_of: Vec<Vec<(usize, End)>>,
     faults: VecDeque<ScheduledHostFault>,
     next_request: Nanos,
     gap_ns: f64,
@@ -142,258 +121,340 @@ pub fn run_hosts_episode(seed: u64) -> Result<HostsReport, String> {
 impl HostsEpisode {
     fn new(seed: u64) -> Result<HostsEpisode, String> {
         let mut dice = Dice::new(seed, 0);
-        let (backends, models) = (dice.count(2, 4), dice.count(1, 4));
-        let gpus: Vec<u32> = (0..backends).map(|_| dice.count(1, 3) as u32).collect();
-        let all_gpus = gpus.iter().sum::<u32>();
-        let mut plans = Vec::new();
-        for (number, gpus) in (0..).zip(gpus.iter().copied()) {
-            // In every other run there are too few credits for all that the GPUs may have.
-            let most = 2 * MAX_BATCH * gpus * limits::MAX_OUTSTANDING_BATCHES as u32;
-            let credits = if dice.chance(0.5) { most } else { 2 * MAX_BATCH };
-            let first_gpu = plans.last().map_or(0, |plan: &BackendPlan| plan.first_gpu + plan.gpus);
-            let (all_gpus, clock) = (all_gpus as usize, draw_clock(&mut dice));
-            plans.push(BackendPlan { number, first_gpu, gpus, all_gpus, models, credits, clock });
-        }
-        let clock = draw_clock(&mut dice);
-        let faults = draw_faults(&mut dice, backends);
+        let plan = HostsPlan::draw(&mut dice)?;
+        let mut sites: Vec<Site> = plan.hosts.iter().copied().map(Site::new).collect();
+        sites.iter_mut().try_for_each(|site| site.start(&plan, Nanos::ZERO))?;
+        let wires = wires_between(&sites);
+        let own = |site| {
+            let ends = |(at, wire): (usize, &Wire)| {
+                let end = End::BOTH.into_iter().find(|end| wire.ends[*end as usize].0 == site)?;
+                Some((at, end))
+            };
+            wires.iter().enumerate().filter_map(ends).collect()
+        };
+        let wires_of = (0..sites.len()).map(own).collect();
+        let faults = draw_faults(&mut dice, sites.len(), wires.len());
         Ok(HostsEpisode {
             now: Nanos::ZERO,
-            scheduler: SchedulerHost::new(&plans, clock, &mut dice)?,
-            scheduler_paused_until: Nanos::ZERO,
-            sites: plans.into_iter().map(BackendSite::new).collect(),
             faults,
             next_request: Nanos::from_millis(100),
-            gap_ns: 1e9 / (RATE_PER_GPU * f64::from(all_gpus)),
+            gap_ns: 1e9 / (RATE_PER_GPU * plan.gpus as f64),
             is_sending: true,
             report: HostsReport::default(),
             dice,
+            plan,
+            sites,
+            wires,
+            wires_of,
         })
     }
 
     fn run(&mut self) -> Result<HostsReport, String> {
         let calm = self.faults.iter().map(|fault| fault.end).max().unwrap_or(FAULTS.1);
         self.run_until(calm + RECOVERY)?;
-        let before = self.scheduler.counts();
+        let before = self.counts();
         self.run_until(calm + RECOVERY + AFTER)?;
-        let after = self.scheduler.counts();
-        let (good, ended) = (after.good - before.good, after.ended() - before.ended());
+        let after = self.counts();
+        // Who was cancelled by its client is neither good nor bad.
+        let ended = |counts: &RequestCounts| counts.ended() - counts.withdrawn;
+        let (good, ended) = (after.good - before.good, ended(&after) - ended(&before));
         if (good as f64) < RECOVERED * ended as f64 || ended == 0 {
-            return Err(format!("{good} of {ended} rows are good after the faults"));
+            return Err(format!("{good} of {ended} requests are good after the faults: {before:?} {after:?}"));
         }
         self.is_sending = false;
+        self.run_until(self.now + HostClients::longest_wait(GRACE))?;
+        self.check_answered()?;
         self.run_until(self.now + PATIENCE)?;
-        let rows = self.scheduler.counts();
-        if rows.ended() != rows.sent || self.scheduler.busy_gpus() > 0 {
-            let busy = self.scheduler.busy_gpus();
-            return Err(format!("{rows:?}, and {busy} GPUs are busy, though nothing is sent any more"));
+        self.check_idle()?;
+        let processes = self.sites.iter().flat_map(|site| &site.process);
+        let repeated = processes.map(|process| process.host.repeated()).sum();
+        Ok(HostsReport { requests: self.counts(), repeated, ..self.report })
+    }
+
+    fn counts(&self) -> RequestCounts {
+        let mut counts = RequestCounts::default();
+        self.sites.iter().for_each(|site| counts.add(&site.counts()));
+        counts
+    }
+
+    /// Checks that every request of a frontend that lives has its answer.
+    fn check_answered(&self) -> Result<(), String> {
+        let counts = self.counts();
+        if counts.ended() != counts.sent {
+            return Err(format!("not every request has an answer: {counts:?}"));
         }
-        self.check_refused()?;
-        Ok(HostsReport { rows, ..self.report })
+        Ok(())
     }
 
-    /// Checks that no side was sent what it must refuse.
-    fn check_refused(&self) -> Result<(), String> {
-        let backends = self.sites.iter().flat_map(|site| &site.process).map(|process| process.host.refused());
-        let refused =
-            backends.chain(self.scheduler.remotes.iter().map(|remote| remote.refused())).sum::<u64>();
-        if refused == 0 { Ok(()) } else { Err(format!("{refused} messages were refused")) }
-    }
-
-    fn run_until(&mut self, until: Nanos) -> Result<(), String> {
-        let roles = self.sites.len() + 1;
-        while self.now < until {
-            self.now += Nanos(self.dice.below(2 * CYCLE.0 as usize / roles) as u64 + 1);
-            while self.faults.front().is_some_and(|fault| fault.begin <= self.now) {
-                self.inject();
+    /// Checks that nothing is left anywhere, and that no side was sent what it must refuse.
+    fn check_idle(&self) -> Result<(), String> {
+        for site in &self.sites {
+            let (role, number) = (site.identity.role, site.identity.number);
+            let Some(process) = &site.process else { return Err(format!("{role:?} {number} is dead")) };
+            if !process.host.is_idle() {
+                return Err(format!("{role:?} {number} has something left, though nothing is sent any more"));
             }
-            match self.dice.below(roles) {
-                0 if self.now >= self.scheduler_paused_until => self.scheduler_turn()?,
-                0 => {}
-                role => self.backend_turn(role - 1),
+            for clients in &process.clients {
+                let (open, slots) = clients.waiting();
+                if open + slots > 0 {
+                    return Err(format!("{role:?} {number}: {open} requests and {slots} slots are left"));
+                }
+            }
+            if process.host.refused() > 0 {
+                return Err(format!("{role:?} {number} has refused {} messages", process.host.refused()));
             }
         }
         Ok(())
     }
 
+    fn run_until(&mut self, until: Nanos) -> Result<(), String> {
+        let sites = self.sites.len();
+        while self.now < until {
+            self.now += Nanos(self.dice.below(2 * CYCLE.0 as usize / sites) as u64 + 1);
+            while self.faults.front().is_some_and(|fault| fault.begin <= self.now) {
+                self.inject();
+            }
+            while self.is_sending && self.next_request <= self.now {
+                self.ask();
+                self.next_request += self.dice.gap(self.gap_ns);
+            }
+            let site = self.dice.below(sites);
+            self.site_turn(site)?;
+        }
+        Ok(())
+    }
+
+    /// Sends a request by one of the frontends that live and are not stopped.
+    fn ask(&mut self) {
+        let now = self.now;
+        let lives = |site: &&mut Site| site.has_role(Role::Frontend) && now >= site.paused_until;
+        let mut live: Vec<&mut Site> = self.sites.iter_mut().filter(lives).collect();
+        if live.is_empty() {
+            return;
+        }
+        let at = self.dice.below(live.len());
+        live[at].local(now);
+        if let Some(process) = &mut live[at].process {
+            process.ask(&mut self.dice);
+        }
+    }
+
     fn inject(&mut self) {
-        let Some(ScheduledHostFault { end, backend, fault, .. }) = self.faults.pop_front() else { return };
-        let HostsEpisode { now, dice, sites, report, .. } = self;
-        let site = &mut sites[backend];
-        if !site.is_unheard(*now)
-            && matches!(fault, HostFault::Cut | HostFault::Pause | HostFault::Kill { .. })
-        {
+        let Some(ScheduledHostFault { end, site: at, wire, fault, .. }) = self.faults.pop_front() else { return };
+        let HostsEpisode { now, dice, sites, wires, wires_of, report, .. } = self;
+        let site = &mut sites[at];
+        let is_of_host = matches!(fault, HostFault::CutHost | HostFault::Pause | HostFault::Kill { .. });
+        if is_of_host && !site.is_unheard(*now) {
             site.unheard_since = *now;
         }
         match fault {
             HostFault::Close => {
-                site.connection.send(*now, End::Scheduler, ConnectionEvent::Closed, dice);
-                site.connection.send(*now, End::Backend, ConnectionEvent::Closed, dice);
+                for from in End::BOTH {
+                    wires[wire].connection.send(*now, from, ConnectionEvent::Closed, dice);
+                }
             }
-            HostFault::Cut => {
+            HostFault::CutWire => {
                 report.cut += 1;
-                site.connection.is_cut = true;
+                wires[wire].connection.is_cut = true;
+                wires[wire].cut_until = wires[wire].cut_until.max(end);
+            }
+            HostFault::CutHost => {
+                report.cut += 1;
                 site.cut_until = site.cut_until.max(end);
+                for (wire, _) in &wires_of[at] {
+                    wires[*wire].connection.is_cut = true;
+                    wires[*wire].cut_until = wires[*wire].cut_until.max(end);
+                }
             }
             HostFault::Pause => {
-                report.paused += 1;
+                report.paused[site.identity.role as usize] += 1;
                 site.paused_until = site.paused_until.max(end);
             }
             HostFault::Kill { is_told } => {
-                report.killed += 1;
-                site.process = None;
-                site.is_served = false;
+                report.killed[site.identity.role as usize] += 1;
+                site.kill();
                 site.dead_until = site.dead_until.max(end);
-                if is_told {
-                    site.connection.send(*now, End::Backend, ConnectionEvent::Closed, dice);
+                for (wire, own) in &wires_of[at] {
+                    let Wire { connection, is_open, is_offered, .. } = &mut wires[*wire];
+                    if is_told {
+                        connection.send(*now, *own, ConnectionEvent::Closed, dice);
+                    }
+                    connection.is_cut = true;
+                    is_open[*own as usize] = false;
+                    *is_offered = false;
                 }
-                site.connection.is_cut = true;
-            }
-            HostFault::PauseScheduler => self.scheduler_paused_until = self.scheduler_paused_until.max(end),
-        }
-    }
-
-    fn scheduler_turn(&mut self) -> Result<(), String> {
-        for at in 0..self.sites.len() {
-            self.dial(at);
-            self.read(at);
-            self.check_silence(at)?;
-        }
-        while self.is_sending && self.next_request <= self.now {
-            self.scheduler.ask(self.now, &mut self.dice);
-            self.next_request += self.dice.gap(self.gap_ns);
-        }
-        self.scheduler.turn(self.now)?;
-        let now = self.scheduler.clock.read(self.now);
-        for (site, remote) in self.sites.iter_mut().zip(&mut self.scheduler.remotes) {
-            let bytes = remote.take_out(now);
-            if site.is_open && !bytes.is_empty() {
-                site.connection.send(self.now, End::Scheduler, ConnectionEvent::Bytes(bytes), &mut self.dice);
             }
         }
-        Ok(())
     }
 
-    /// Connects to a backend, when its link wants to.
-    fn dial(&mut self, at: usize) {
-        let (site, remote) = (&mut self.sites[at], &mut self.scheduler.remotes[at]);
-        let now = self.scheduler.clock.read(self.now);
-        if remote.link().dial_at().is_none_or(|dial_at| dial_at > now) {
-            return;
-        }
-        if self.now < site.cut_until.max(site.dead_until) {
-            return self.scheduler.disconnect(self.now, at);
-        }
-        remote.connect(now);
-        site.connection = Connection::default();
-        site.number += 1;
-        site.is_open = true;
-        self.report.connections += 1;
-    }
-
-    /// Takes in what has come from a backend.
-    fn read(&mut self, at: usize) {
+    /// Runs a turn of a host: of its links, and of each of its threads.
+    fn site_turn(&mut self, at: usize) -> Result<(), String> {
+        let now = self.now;
         let site = &mut self.sites[at];
-        let mut is_closed = false;
-        while site.is_open
-            && let Some(delivery) = site.connection.receive(self.now, End::Scheduler)
-        {
-            match delivery {
-                ConnectionEvent::Bytes(bytes) => self.scheduler.remotes[at].take_in(&bytes),
-                ConnectionEvent::Closed => is_closed = true,
-            }
-        }
-        if !site.is_open {
-            return;
-        }
-        if self.scheduler.poll(self.now, at) {
-            let bytes = self.scheduler.remotes[at].take_out(self.scheduler.clock.read(self.now));
-            site.connection.send(self.now, End::Scheduler, ConnectionEvent::Bytes(bytes), &mut self.dice);
-            site.connection.send(self.now, End::Scheduler, ConnectionEvent::Closed, &mut self.dice);
-            site.is_open = false;
-        } else if is_closed {
-            site.is_open = false;
-            self.scheduler.disconnect(self.now, at);
-        }
-    }
-
-    /// Checks that a backend that can't be heard is taken out within two heartbeats.
-    fn check_silence(&mut self, at: usize) -> Result<(), String> {
-        let site = &mut self.sites[at];
-        if !site.is_unheard(self.now) {
-            site.unheard_since = Nanos::MAX;
+        if now < site.paused_until.max(site.dead_until) {
             return Ok(());
         }
-        // What was under way is heard still; a turn may take some cycles.
-        let bound = Nanos(2 * HEARTBEAT.0) + LONGEST_DELAY + Nanos::from_millis(3);
-        let since = self.now - site.unheard_since;
-        let up = self.scheduler.remotes[at].gpus_up();
-        if since > bound && up > 0 {
-            return Err(format!("backend {at} is unheard since {since:?}, and {up} of its GPUs are up"));
+        site.start(&self.plan, now)?;
+        let local = site.local(now);
+        for own in 0..self.wires_of[at].len() {
+            let (wire, end) = self.wires_of[at][own];
+            self.connect(wire, end, local);
+            self.read(wire, end, local);
         }
-        Ok(())
+        if let Some(process) = &mut self.sites[at].process {
+            process.host.turn(local);
+            process.cycle(local)?;
+            process.host.turn(local);
+        }
+        for own in 0..self.wires_of[at].len() {
+            let (wire, end) = self.wires_of[at][own];
+            self.write(wire, end, local);
+        }
+        self.check_silence(at)
     }
 
-    fn backend_turn(&mut self, at: usize) {
-        let HostsEpisode { now, dice, sites, .. } = self;
-        let (site, now) = (&mut sites[at], *now);
-        if now < site.paused_until.max(site.dead_until) {
+    /// Makes a connection: the one that an end's link wants, or the one that is offered to it.
+    fn connect(&mut self, at: usize, end: End, local: Nanos) {
+        let HostsEpisode { wires, sites, report, now, .. } = self;
+        let Wire { ends, connection, is_open, is_offered, cut_until } = &mut wires[at];
+        let (site, link) = ends[end as usize];
+        let (peer, _) = ends[1 - end as usize];
+        let peer_is_there = *now >= sites[peer].dead_until && *now >= *cut_until;
+        let Some(process) = &mut sites[site].process else { return };
+        if end == End::Acceptor {
+            if std::mem::take(is_offered) {
+                process.host.connect(link, local);
+                is_open[end as usize] = true;
+            }
             return;
         }
-        let local = site.plan.clock.read(now);
-        // A process begins with the time as its incarnation: greater than all before.
-        let process = site.process.get_or_insert_with(|| BackendProcess::start(&site.plan, now.0, now));
-        if site.accepted != site.number {
-            (site.accepted, site.is_served) = (site.number, true);
-            process.host.connect(local);
+        if process.host.link(link).dial_at().is_none_or(|dial_at| dial_at > local) {
+            return;
+        }
+        if !peer_is_there {
+            return process.host.disconnect(link, local);
+        }
+        process.host.connect(link, local);
+        *connection = Connection::default();
+        (*is_open, *is_offered) = ([true, false], true);
+        report.connections += 1;
+    }
+
+    /// Takes in what has come to an end of a wire.
+    fn read(&mut self, at: usize, end: End, local: Nanos) {
+        let HostsEpisode { wires, sites, dice, now, .. } = self;
+        let Wire { ends, connection, is_open, .. } = &mut wires[at];
+        let (site, link) = ends[end as usize];
+        let Some(process) = &mut sites[site].process else { return };
+        if !is_open[end as usize] {
+            return;
         }
         let mut is_closed = false;
-        while site.is_served
-            && let Some(delivery) = site.connection.receive(now, End::Backend)
-        {
+        while let Some(delivery) = connection.receive(*now, end) {
             match delivery {
-                ConnectionEvent::Bytes(bytes) => process.host.take_in(&bytes),
+                ConnectionEvent::Bytes(bytes) => process.host.take_in(link, &bytes),
                 ConnectionEvent::Closed => is_closed = true,
             }
         }
-        let was_served = site.is_served;
-        if process.turn(local) {
-            site.is_served = false;
+        if process.host.read(link, local).is_some() {
+            let bytes = process.host.take_out(link, local);
+            connection.send(*now, end, ConnectionEvent::Bytes(bytes), dice);
+            connection.send(*now, end, ConnectionEvent::Closed, dice);
+            is_open[end as usize] = false;
         } else if is_closed {
-            site.is_served = false;
-            process.host.disconnect(local);
+            is_open[end as usize] = false;
+            process.host.disconnect(link, local);
         }
-        let bytes = process.host.take_out(local);
-        if was_served && !bytes.is_empty() {
-            site.connection.send(now, End::Backend, ConnectionEvent::Bytes(bytes), dice);
+    }
+
+    /// Puts the bytes of an end on their way.
+    fn write(&mut self, at: usize, end: End, local: Nanos) {
+        let HostsEpisode { wires, sites, dice, now, .. } = self;
+        let Wire { ends, connection, is_open, .. } = &mut wires[at];
+        let (site, link) = ends[end as usize];
+        let Some(process) = &mut sites[site].process else { return };
+        let bytes = process.host.take_out(link, local);
+        if is_open[end as usize] && !bytes.is_empty() {
+            connection.send(*now, end, ConnectionEvent::Bytes(bytes), dice);
         }
-        if was_served && !site.is_served {
-            site.connection.send(now, End::Backend, ConnectionEvent::Closed, dice);
+    }
+
+    /// Checks, at a turn of the scheduler, that a backend that can't be heard is taken out within
+    /// two heartbeats.
+    fn check_silence(&mut self, at: usize) -> Result<(), String> {
+        if !self.sites[at].has_role(Role::Scheduler) {
+            return Ok(());
         }
+        let now = self.now;
+        for site in 0..self.sites.len() {
+            if !self.sites[site].is_unheard(now) {
+                self.sites[site].unheard_since = Nanos::MAX;
+                continue;
+            }
+            // What was under way is heard still; a turn may take some cycles.
+            let bound = Nanos(2 * HEARTBEAT.0) + LONGEST_DELAY + Nanos::from_millis(3);
+            let since = now - self.sites[site].unheard_since;
+            let Site { identity, .. } = self.sites[site];
+            let Some(process) = &self.sites[at].process else { continue };
+            if since <= bound || identity.role != Role::Backend {
+                continue;
+            }
+            let link = (0..process.host.links())
+                .find(|link| process.host.peer(*link) == (HostRole::Backend, identity.number as u32));
+            let up = link.map_or(0, |link| process.host.gpus_up(link));
+            if up > 0 {
+                let number = identity.number;
+                return Err(format!("backend {number} is unheard for {since:?}, and {up} of its GPUs are up"));
+            }
+        }
+        Ok(())
     }
 }
 
-/// Draws a clock whose rate is good to 100 ppm.
-fn draw_clock(dice: &mut Dice) -> HostClock {
-    let drift_ppb = dice.count(0, 200_000) as i128 - 100_000;
-    HostClock { offset: 1 << dice.count(30, 60), drift_ppb }
+/// Returns what connects the sites: a wire for each link that a process connects itself.
+fn wires_between(sites: &[Site]) -> Vec<Wire> {
+    let mut wires = Vec::new();
+    let role = |role| match role {
+        Role::Frontend => HostRole::Frontend,
+        Role::Scheduler => HostRole::Scheduler,
+        Role::Backend => HostRole::Backend,
+    };
+    for (dialer, site) in sites.iter().enumerate() {
+        let Some(process) = &site.process else { continue };
+        for link in (0..process.host.links()).filter(|link| process.dials[*link]) {
+            let peer = process.host.peer(link);
+            let own = (role(site.identity.role), site.identity.number as u32);
+            let is_peer = |other: &Site| (role(other.identity.role), other.identity.number as u32) == peer;
+            let Some(acceptor) = sites.iter().position(is_peer) else { continue };
+            let Some(other) = &sites[acceptor].process else { continue };
+            let Some(back) = (0..other.host.links()).find(|link| other.host.peer(*link) == own) else { continue };
+            wires.push(Wire {
+                ends: [(dialer, link), (acceptor, back)],
+                connection: Connection::default(),
+                is_open: [false; 2],
+                is_offered: false,
+                cut_until: Nanos::ZERO,
+            });
+        }
+    }
+    wires
 }
 
 /// Draws what goes wrong, in the order of its beginnings.
-fn draw_faults(dice: &mut Dice, backends: usize) -> VecDeque<ScheduledHostFault> {
+fn draw_faults(dice: &mut Dice, sites: usize, wires: usize) -> VecDeque<ScheduledHostFault> {
     let count = dice.count(1, 12);
     let mut draw = || {
-        let fault = match dice.below(6) {
+        let fault = match dice.below(7) {
             0 => HostFault::Close,
-            1 => HostFault::Cut,
-            2 => HostFault::Pause,
-            3 => HostFault::Kill { is_told: true },
-            4 => HostFault::Kill { is_told: false },
-            _ => HostFault::PauseScheduler,
+            1 => HostFault::CutWire,
+            2 => HostFault::CutHost,
+            3 | 4 => HostFault::Pause,
+            5 => HostFault::Kill { is_told: true },
+            _ => HostFault::Kill { is_told: false },
         };
-        let most = if fault == HostFault::PauseScheduler { 100 } else { 400 };
         let begin = Nanos(dice.number(FAULTS.0.0 as f64, FAULTS.1.0 as f64) as u64);
-        let end = begin + dice.time(Nanos::from_millis(1), Nanos::from_millis(most));
-        ScheduledHostFault { begin, end, backend: dice.below(backends), fault }
+        let end = begin + dice.time(Nanos::from_millis(1), Nanos::from_millis(400));
+        ScheduledHostFault { begin, end, site: dice.below(sites), wire: dice.below(wires), fault }
     };
     let mut faults: Vec<_> = (0..count).map(|_| draw()).collect();
     faults.sort_by_key(|fault| fault.begin);

@@ -1,5 +1,5 @@
-//! A connection between the scheduler and a backend: bytes come in order, after a delay of their
-//! own on each connection; it is closed with and without a word.
+//! A connection between two hosts: bytes come in order, after a delay of their own on each
+//! connection; it is closed with and without a word.
 
 use super::super::dice::Dice;
 use std::collections::VecDeque;
@@ -18,8 +18,14 @@ pub(super) enum ConnectionEvent {
 /// The ends of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum End {
-    Scheduler = 0,
-    Backend = 1,
+    /// The host that connects.
+    Dialer = 0,
+    /// The host that listens.
+    Acceptor = 1,
+}
+
+impl End {
+    pub(super) const BOTH: [End; 2] = [End::Dialer, End::Acceptor];
 }
 
 /// A connection.

@@ -1,0 +1,157 @@
+//! The tables `[[hosts]]` and `[links]` of CONFIG: the hosts of an engine that is spread over
+//! several, the role of each, and what holds for the links between them. All hosts read the same
+//! file.
+
+use super::toml_reader::{Bounds, TomlTable};
+use symphony_scheduler::limits;
+use symphony_transport::Nanos;
+
+/// The most characters of a host's name: what a `Hello` has room for.
+const LONGEST_NAME: usize = 56;
+
+/// The part of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Accepts requests over HTTP and gRPC, and holds their tensors.
+    Frontend,
+    /// Runs the ModelThreads and RankThreads.
+    Scheduler,
+    /// Runs batches on its executors.
+    Backend,
+}
+
+impl Role {
+    /// Returns the role's name in CONFIG and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Frontend => "frontend",
+            Role::Scheduler => "scheduler",
+            Role::Backend => "backend",
+        }
+    }
+}
+
+/// A host: one table of `[[hosts]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostConfig {
+    /// Its name.
+    pub name: String,
+    /// Its role.
+    pub role: Role,
+    /// Where others reach it, `HOST:PORT`; empty for a backend, which only reaches others.
+    pub address: String,
+    /// The number of API threads of a host with frontends.
+    pub api_threads: usize,
+}
+
+impl HostConfig {
+    /// Returns the number of its frontends: its API threads, and one for its admin listener.
+    pub fn frontends(&self) -> usize {
+        if self.role == Role::Frontend { self.api_threads + 1 } else { 0 }
+    }
+}
+
+/// What holds for all links.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkConfig {
+    /// The time between two frames on a link, at most. A host that is silent for twice as long is
+    /// taken for dead.
+    pub heartbeat: Nanos,
+}
+
+impl Default for LinkConfig {
+    fn default() -> LinkConfig {
+        LinkConfig { heartbeat: Nanos::from_millis(200) }
+    }
+}
+
+impl LinkConfig {
+    /// Reads the table `[links]`.
+    pub(super) fn read(root: &TomlTable<'_>) -> Option<LinkConfig> {
+        root.section("links", |table| {
+            let default = LinkConfig::default();
+            let heartbeat = table.optional("heartbeat_ms").map_or(Some(default.heartbeat), |value| {
+                value.number(Bounds::from(1.0, 60_000.0)).map(Nanos::from_millis_f64)
+            });
+            Some(LinkConfig { heartbeat: heartbeat? })
+        })
+    }
+}
+
+/// Reads the tables `[[hosts]]`.
+pub(super) fn read_hosts(root: &TomlTable<'_>) -> Vec<HostConfig> {
+    let mut names: Vec<String> = Vec::new();
+    let hosts = root.tables("hosts", 0, |table| {
+        let host = read_host(table)?;
+        if names.contains(&host.name) {
+            table.report("name", format!("there are two hosts \"{}\"", host.name), "give each its own");
+            return None;
+        }
+        names.push(host.name.clone());
+        Some(host)
+    });
+    if hosts.is_empty() {
+        return hosts;
+    }
+    let count = |role| hosts.iter().filter(|host| host.role == role).count();
+    if count(Role::Scheduler) != 1 {
+        let wrong = format!("{} hosts are schedulers", count(Role::Scheduler));
+        root.report("hosts", wrong, "give one host the role \"scheduler\"");
+    }
+    for role in [Role::Frontend, Role::Backend].into_iter().filter(|role| count(*role) == 0) {
+        let right = format!("give at least one host the role \"{}\"", role.name());
+        root.report("hosts", format!("no host is a {}", role.name()), right);
+    }
+    let frontends: usize = hosts.iter().map(HostConfig::frontends).sum();
+    if frontends > limits::MAX_FRONTENDS {
+        let wrong = format!("{frontends} frontends, with one for each admin listener, are too many");
+        root.report("hosts", wrong, format!("there may be {}: lower api_threads", limits::MAX_FRONTENDS));
+    }
+    hosts
+}
+
+fn read_host(table: &TomlTable<'_>) -> Option<HostConfig> {
+    let name = table.required("name", "the host's name").and_then(|value| {
+        let name = value.name("the host's name")?;
+        if name.len() > LONGEST_NAME {
+            value.refuse_value(format!("a name of at most {LONGEST_NAME} bytes"));
+            return None;
+        }
+        Some(name)
+    });
+    let role = table.required("role", "\"frontend\", \"scheduler\" or \"backend\"");
+    let role = role.and_then(|value| {
+        Some(match value.word(&["frontend", "scheduler", "backend"])? {
+            "frontend" => Role::Frontend,
+            "scheduler" => Role::Scheduler,
+            _ => Role::Backend,
+        })
+    });
+    let address = table.optional("address").map(|value| {
+        let right = "HOST:PORT, such as \"10.0.0.7:7400\" or \"scheduler.internal:7400\"";
+        let address = value.text(right)?;
+        let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+        if port.is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+            value.refuse_value(right);
+            return None;
+        }
+        Some(address.to_owned())
+    });
+    let api_threads = table.optional("api_threads").map(|value| value.count(1..=limits::MAX_FRONTENDS));
+    let (name, role) = (name?, role?);
+    let listens = role != Role::Backend;
+    if listens && address.is_none() {
+        table.report("address", "is missing", "add where other hosts reach this one, HOST:PORT");
+        return None;
+    }
+    if !listens && address.is_some() {
+        table.report("address", "is given for a backend", "leave it out: backends only reach others");
+        return None;
+    }
+    if role != Role::Frontend && api_threads.is_some() {
+        table.report("api_threads", "is given for a host without frontends", "leave it out");
+        return None;
+    }
+    let api_threads = api_threads.unwrap_or(Some(1))?;
+    Some(HostConfig { name, role, address: address.unwrap_or(Some(String::new()))?, api_threads })
+}

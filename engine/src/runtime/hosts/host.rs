@@ -1,0 +1,71 @@
+//! What a host's links are to whoever has its sockets: [`Host`]. The thread of the links drives one
+//! over TCP, a simulation over a network of its own.
+
+use symphony_transport::Nanos;
+use symphony_transport::link::{HostLink, Parting};
+use symphony_transport::wire::HostRole;
+
+/// A host: its links, numbered from 0, and what passes between them and the process's threads. It
+/// has no socket, no thread and no clock.
+///
+/// In each turn the driver calls, for each link, [`Host::connect`] or [`Host::disconnect`] if its
+/// socket says so, [`Host::take_in`] with the bytes that came, and [`Host::read`]; then once
+/// [`Host::turn`]; then [`Host::take_out`] for each link.
+pub(crate) trait Host: Send {
+    /// Returns the number of links.
+    fn links(&self) -> usize;
+
+    /// Returns a link: when to connect, and whether it is up.
+    fn link(&self, at: usize) -> &HostLink;
+
+    /// Returns the role and number of the peer of a link.
+    fn peer(&self, at: usize) -> (HostRole, u32);
+
+    /// Begins a connection of a link, which ends the one before.
+    fn connect(&mut self, at: usize, now: Nanos);
+
+    /// Ends the connection of a link, which was closed or could not be made.
+    fn disconnect(&mut self, at: usize, now: Nanos);
+
+    /// Takes bytes of a link's connection.
+    fn take_in(&mut self, at: usize, bytes: &[u8]);
+
+    /// Reads what has come on a link, and finds out whether its peer is silent. Returns the end of
+    /// the connection if it is over: the last bytes say why, and it is to be closed behind them.
+    fn read(&mut self, at: usize, now: Nanos) -> Option<Parting>;
+
+    /// Passes messages on between the links and the threads. Returns how many there were.
+    fn turn(&mut self, now: Nanos) -> usize;
+
+    /// Returns the bytes for a link's connection, the link's own frames included.
+    fn take_out(&mut self, at: usize, now: Nanos) -> Vec<u8>;
+
+    /// Returns the time of the next turn that is needed even if nothing comes.
+    fn next_timer(&self) -> Nanos {
+        (0..self.links()).map(|at| self.link(at).next_timer()).min().unwrap_or(Nanos::MAX)
+    }
+
+    /// Returns the number of messages that were ignored, since no peer may send them.
+    fn refused(&self) -> u64;
+
+    /// Returns the number of GPUs of a link's peer that can be granted.
+    fn gpus_up(&self, at: usize) -> usize {
+        let _ = at;
+        0
+    }
+
+    /// Returns how many rows were queued again by a scheduler, or requests sent again by frontends,
+    /// after something was lost.
+    fn repeated(&self) -> u64 {
+        0
+    }
+
+    /// Begins to leave: nothing new is taken, what there is goes on.
+    fn drain(&mut self);
+
+    /// Returns true if nothing is under way, so that the host can leave without a loss.
+    fn is_idle(&self) -> bool;
+
+    /// Ends all connections: the last bytes of each say that the host leaves.
+    fn leave(&mut self, now: Nanos);
+}

@@ -1,0 +1,100 @@
+//! What others may read of the links of a process, and tell their thread.
+
+use crate::config::Role;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use symphony_transport::Nanos;
+
+/// Where a link is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LinkState {
+    /// There is no connection.
+    Down,
+    /// There is a connection, and the peer is not accepted yet.
+    Greeting,
+    /// Messages can be sent.
+    Up,
+    /// The hosts do not fit: there is no further connection.
+    Refused,
+}
+
+impl LinkState {
+    /// Returns the name of the state in metrics and on the dashboard.
+    pub fn name(self) -> &'static str {
+        match self {
+            LinkState::Down => "down",
+            LinkState::Greeting => "greeting",
+            LinkState::Up => "up",
+            LinkState::Refused => "refused",
+        }
+    }
+}
+
+/// A link, as it was at the last look.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LinkView {
+    /// The name of the peer.
+    pub peer: String,
+    /// Its role.
+    pub role: Role,
+    /// The state.
+    pub state: LinkState,
+    /// The connections that have come up.
+    pub connections: u64,
+    /// The most by which an instant of the peer's clock is wrong; `None` while it is not known.
+    pub clock_error: Option<Nanos>,
+    /// Bytes that were received, and sent.
+    pub bytes: [u64; 2],
+    /// Why the last connection ended; empty if none has.
+    pub last_end: String,
+}
+
+/// The links of a process. See the module's description.
+#[derive(Debug)]
+pub struct LinkBoard {
+    links: Mutex<Vec<LinkView>>,
+    listens_at: Option<SocketAddr>,
+    draining: AtomicBool,
+    is_idle: AtomicBool,
+}
+
+impl LinkBoard {
+    pub(super) fn new(links: Vec<LinkView>, listens_at: Option<SocketAddr>) -> LinkBoard {
+        let (draining, is_idle) = (AtomicBool::new(false), AtomicBool::new(false));
+        LinkBoard { links: Mutex::new(links), listens_at, draining, is_idle }
+    }
+
+    /// Returns the links.
+    pub fn links(&self) -> Vec<LinkView> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the address at which the process listens for other hosts, with the real port.
+    pub fn listens_at(&self) -> Option<SocketAddr> {
+        self.listens_at
+    }
+
+    /// Has the host take nothing new from now on.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true once the host has drained, and nothing of others is under way in it.
+    pub fn has_drained(&self) -> bool {
+        // Acquire: pairs with the link thread's store, after its last turn with work.
+        self.draining.load(Ordering::Relaxed) && self.is_idle.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_idle(&self, is_idle: bool) {
+        self.is_idle.store(is_idle, Ordering::Release);
+    }
+
+    pub(super) fn update(&self, update: impl FnOnce(&mut [LinkView])) {
+        update(&mut self.links.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}

@@ -1,0 +1,353 @@
+//! The agent of the links: see the room's description.
+
+use super::board::{LinkBoard, LinkState, LinkView};
+use super::greetings::{Greeted, Greetings, closing};
+use super::resolver::{Resolved, Resolver};
+use crate::runtime::hosts::Host;
+use crate::runtime::start::HostPeer;
+use crate::runtime::threads::agent::Agent;
+use std::sync::Arc;
+use symphony_transport::Nanos;
+use symphony_transport::link::HostLink;
+use symphony_transport::tcp::{SocketEnd, SocketEvent, SocketId, Sockets};
+use symphony_transport::wire::{CloseCode, HostRole};
+
+/// The time between two looks at the links for others.
+const SHOWN_EVERY: Nanos = Nanos::from_millis(20);
+
+/// The time that a connection has to say who its peer is.
+const GREET_WITHIN: Nanos = Nanos::from_secs(2);
+
+/// Bytes that wait for a connection after which its link gives no more.
+const MOST_WAITING: usize = 512 << 10;
+
+/// The connection of a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum LinkSocket {
+    #[default]
+    None,
+    /// Its peer's name is looked up.
+    Resolving,
+    /// It is being made.
+    Dialing(SocketId),
+    Open(SocketId),
+}
+
+/// A link with its connection.
+#[derive(Default)]
+struct LinkEnd {
+    socket: LinkSocket,
+    /// The bytes that are to go, and how many of them the socket has.
+    out: Vec<u8>,
+    queued: usize,
+    is_up: bool,
+}
+
+/// What has happened to a socket, without the bytes of the event.
+enum Change {
+    Accepted(SocketId),
+    Connected(SocketId),
+    Greeted(SocketId, Greeted),
+    Closed(SocketId, SocketEnd),
+}
+
+/// The agent of the links. See the room's description.
+pub(super) struct LinkThread {
+    host: Box<dyn Host>,
+    peers: Vec<HostPeer>,
+    sockets: Sockets,
+    ends: Vec<LinkEnd>,
+    greetings: Greetings,
+    resolver: Resolver,
+    board: Arc<LinkBoard>,
+    shown: Nanos,
+}
+
+impl LinkThread {
+    pub(super) fn new(
+        host: Box<dyn Host>,
+        peers: Vec<HostPeer>,
+        sockets: Sockets,
+        resolver: Resolver,
+        board: Arc<LinkBoard>,
+    ) -> LinkThread {
+        let ends = peers.iter().map(|_| LinkEnd::default()).collect();
+        let (greetings, shown) = (Greetings::default(), Nanos::ZERO);
+        LinkThread { host, peers, sockets, ends, greetings, resolver, board, shown }
+    }
+
+    /// Returns the sockets, for the thread to sleep in.
+    pub(super) fn sockets_mut(&mut self) -> &mut Sockets {
+        &mut self.sockets
+    }
+
+    /// Takes what has happened to the sockets.
+    fn take_events(&mut self, now: Nanos) -> usize {
+        let mut taken = 0;
+        loop {
+            let LinkThread { sockets, ends, greetings, host, board, .. } = self;
+            let change = match sockets.next(now) {
+                None => return taken,
+                Some(SocketEvent::Received { socket, bytes }) => {
+                    taken += 1;
+                    if let Some(at) = ends.iter().position(|end| end.socket == LinkSocket::Open(socket)) {
+                        host.take_in(at, bytes);
+                        board.update(|links| links[at].bytes[0] += bytes.len() as u64);
+                        continue;
+                    }
+                    let Some(greeted) = greetings.take_in(socket, bytes) else { continue };
+                    Change::Greeted(socket, greeted)
+                }
+                Some(SocketEvent::Accepted { socket, .. }) => Change::Accepted(socket),
+                Some(SocketEvent::Connected { socket, .. }) => Change::Connected(socket),
+                Some(SocketEvent::Closed { socket, end }) => Change::Closed(socket, end),
+                Some(SocketEvent::AcceptFailed { error, .. }) => {
+                    tracing::warn!("a connection could not be accepted: {error}");
+                    continue;
+                }
+            };
+            taken += 1;
+            self.apply(now, change);
+        }
+    }
+
+    fn apply(&mut self, now: Nanos, change: Change) {
+        match change {
+            Change::Accepted(socket) => {
+                if !self.greetings.add(socket, now + GREET_WITHIN) {
+                    self.sockets.close(now, socket);
+                }
+            }
+            Change::Connected(socket) => {
+                if let Some(at) = self.link_of(LinkSocket::Dialing(socket)) {
+                    self.open(at, socket, now);
+                }
+            }
+            Change::Greeted(_, Greeted::Waits) => {}
+            Change::Greeted(socket, Greeted::Refused(bytes)) => self.refuse(now, socket, &bytes),
+            Change::Greeted(socket, Greeted::As(peer, bytes)) => self.greet(now, socket, peer, &bytes),
+            Change::Closed(socket, end) => self.on_closed(now, socket, &end),
+        }
+    }
+
+    fn link_of(&self, socket: LinkSocket) -> Option<usize> {
+        self.ends.iter().position(|end| end.socket == socket)
+    }
+
+    /// Gives a connection to a link.
+    fn open(&mut self, at: usize, socket: SocketId, now: Nanos) {
+        self.ends[at] = LinkEnd { socket: LinkSocket::Open(socket), ..LinkEnd::default() };
+        self.host.connect(at, now);
+    }
+
+    /// Gives a connection to the link of the peer that it is from: one that the peer dials.
+    fn greet(&mut self, now: Nanos, socket: SocketId, peer: (HostRole, u32), bytes: &[u8]) {
+        let mut links = 0..self.host.links();
+        let is_meant = |at: &usize| self.host.peer(*at) == peer && self.peers[*at].address.is_none();
+        let Some(at) = links.find(is_meant) else {
+            let (role, number) = (peer.0.name(), peer.1);
+            let sentence = format!("this host expects no connection of {role} {number}: is CONFIG the same?");
+            tracing::warn!("a connection was refused: {sentence}");
+            return self.refuse(now, socket, &closing(CloseCode::Mismatch, &sentence));
+        };
+        if let LinkSocket::Open(before) = self.ends[at].socket {
+            self.sockets.close(now, before);
+        }
+        self.open(at, socket, now);
+        self.host.take_in(at, bytes);
+    }
+
+    /// Closes a connection behind these last bytes.
+    fn refuse(&mut self, now: Nanos, socket: SocketId, bytes: &[u8]) {
+        // One that takes nothing is closed all the same.
+        let _ = self.sockets.send(socket, bytes);
+        self.sockets.close(now, socket);
+    }
+
+    fn on_closed(&mut self, now: Nanos, socket: SocketId, end: &SocketEnd) {
+        self.greetings.remove(socket);
+        let is_meant = |of: &LinkEnd| {
+            of.socket == LinkSocket::Open(socket) || of.socket == LinkSocket::Dialing(socket)
+        };
+        if let Some(at) = self.ends.iter().position(is_meant) {
+            self.ended(at, now, &end.to_string());
+        }
+    }
+
+    /// Notes that a link has no connection any more.
+    fn ended(&mut self, at: usize, now: Nanos, why: &str) {
+        let was_up = std::mem::take(&mut self.ends[at]).is_up;
+        self.host.disconnect(at, now);
+        self.note_end(at, was_up, why);
+    }
+
+    fn note_end(&mut self, at: usize, was_up: bool, why: &str) {
+        let HostPeer { name, role, .. } = &self.peers[at];
+        let is_refused = self.host.link(at).is_refused();
+        let mut is_new = false;
+        self.board.update(|links| {
+            is_new = links[at].last_end != why;
+            links[at].last_end = why.to_owned();
+        });
+        if is_refused {
+            tracing::error!("{} {name} and this host do not fit: {why}", role.name());
+        } else if was_up {
+            tracing::warn!("the link to {} {name} is down: {why}", role.name());
+        } else if is_new {
+            tracing::info!("no link to {} {name}: {why}", role.name());
+        }
+    }
+
+    /// Reads what has come on the links, and ends connections that are over.
+    fn read_links(&mut self, now: Nanos) {
+        for at in 0..self.ends.len() {
+            let LinkSocket::Open(socket) = self.ends[at].socket else { continue };
+            match self.host.read(at, now) {
+                Some(parting) => {
+                    let last = self.host.take_out(at, now);
+                    let was_up = std::mem::take(&mut self.ends[at]).is_up;
+                    self.refuse(now, socket, &last);
+                    self.note_end(at, was_up, &parting.sentence);
+                }
+                None => self.note_up(at),
+            }
+        }
+    }
+
+    fn note_up(&mut self, at: usize) {
+        if self.host.link(at).is_up() && !std::mem::replace(&mut self.ends[at].is_up, true) {
+            let HostPeer { name, role, .. } = &self.peers[at];
+            tracing::info!("the link to {} {name} is up", role.name());
+            self.board.update(|links| links[at].connections += 1);
+        }
+    }
+
+    /// Connects the links whose time has come.
+    fn dial(&mut self, now: Nanos) {
+        while let Some(late) = self.greetings.take_late(now) {
+            self.sockets.close(now, late);
+        }
+        while let Some(resolved) = self.resolver.take() {
+            self.connect(now, resolved);
+        }
+        for at in 0..self.ends.len() {
+            let is_due = self.host.link(at).dial_at().is_some_and(|dial_at| dial_at <= now);
+            if !is_due || self.ends[at].socket != LinkSocket::None {
+                continue;
+            }
+            let Some(address) = &self.peers[at].address else { continue };
+            self.ends[at].socket = LinkSocket::Resolving;
+            if let Some(resolved) = self.resolver.ask(at, address) {
+                self.connect(now, resolved);
+            }
+        }
+    }
+
+    fn connect(&mut self, now: Nanos, (at, address): Resolved) {
+        let socket = address.and_then(|address| {
+            self.sockets.connect(now, address).map_err(|error| error.to_string())
+        });
+        match socket {
+            Ok(socket) => self.ends[at].socket = LinkSocket::Dialing(socket),
+            Err(why) => self.ended(at, now, &why),
+        }
+    }
+
+    /// Hands the links' bytes to their sockets, as far as these have room.
+    fn write(&mut self, now: Nanos) -> usize {
+        let LinkThread { host, ends, sockets, board, .. } = self;
+        let mut sent = 0;
+        for (at, end) in ends.iter_mut().enumerate() {
+            let LinkSocket::Open(socket) = end.socket else { continue };
+            if end.out.len() - end.queued < MOST_WAITING {
+                let more = host.take_out(at, now);
+                if end.queued == end.out.len() {
+                    (end.out, end.queued) = (more, 0);
+                } else {
+                    end.out.extend(more);
+                }
+            }
+            let bytes = sockets.room(socket).min(end.out.len() - end.queued);
+            if bytes > 0 && sockets.send(socket, &end.out[end.queued..end.queued + bytes]).is_ok() {
+                end.queued += bytes;
+                sent += bytes;
+                board.update(|links| links[at].bytes[1] += bytes as u64);
+            }
+        }
+        sockets.flush();
+        sent
+    }
+
+    /// Shows others the state of the links.
+    fn show(&mut self, now: Nanos) {
+        if now < self.shown + SHOWN_EVERY {
+            return;
+        }
+        self.shown = now;
+        let LinkThread { host, ends, board, .. } = self;
+        board.set_idle(host.is_idle() && ends.iter().all(|end| end.queued == end.out.len()));
+        board.update(|links| {
+            for (at, view) in links.iter_mut().enumerate() {
+                let link = host.link(at);
+                view.state = state_of(link, ends[at].socket);
+                view.clock_error = link.clock().error(now).filter(|_| link.is_up());
+            }
+        });
+    }
+}
+
+fn state_of(link: &HostLink, socket: LinkSocket) -> LinkState {
+    match socket {
+        _ if link.is_refused() => LinkState::Refused,
+        _ if link.is_up() => LinkState::Up,
+        LinkSocket::Open(_) => LinkState::Greeting,
+        _ => LinkState::Down,
+    }
+}
+
+/// Returns the first views of the links to these peers.
+pub(super) fn first_views(peers: &[HostPeer]) -> Vec<LinkView> {
+    let view = |HostPeer { name, role, .. }: &HostPeer| LinkView {
+        peer: name.clone(),
+        role: *role,
+        state: LinkState::Down,
+        connections: 0,
+        clock_error: None,
+        bytes: [0; 2],
+        last_end: String::new(),
+    };
+    peers.iter().map(view).collect()
+}
+
+impl Agent for LinkThread {
+    fn poll(&mut self, now: Nanos) -> usize {
+        if self.board.is_draining() {
+            self.host.drain();
+        }
+        let mut work = self.take_events(now);
+        self.read_links(now);
+        self.dial(now);
+        work += self.host.turn(now);
+        work += self.write(now);
+        self.show(now);
+        work
+    }
+
+    fn next_due(&self) -> Nanos {
+        self.host.next_timer().min(self.sockets.next_timer())
+    }
+
+    /// Says to each peer that the host leaves.
+    fn stop(&mut self, now: Nanos) {
+        // What threads have said last.
+        self.poll(now);
+        self.host.leave(now);
+        self.write(now);
+        for at in 0..self.ends.len() {
+            if let LinkSocket::Open(socket) = self.ends[at].socket {
+                self.sockets.close(now, socket);
+            }
+        }
+        self.sockets.flush();
+    }
+}

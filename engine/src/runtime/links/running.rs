@@ -1,0 +1,150 @@
+//! The thread of the links: it sleeps in its sockets, until bytes come, a doorbell rings or a timer
+//! is due.
+
+use super::board::LinkBoard;
+use super::link_thread::{LinkThread, first_views};
+use super::resolver::{Resolver, resolve};
+use crate::runtime::clock::Clock;
+use crate::runtime::fault::FaultLatch;
+use crate::runtime::panics::{catch, install_hook};
+use crate::runtime::start::HostLinks;
+use crate::runtime::threads::agent::{Agent, Idle, NAP, Placement};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use symphony_transport::Nanos;
+use symphony_transport::doorbell::Doorbells;
+use symphony_transport::tcp::{SocketEvent, SocketOptions, Sockets};
+
+/// The name of the thread.
+const ROLE: &str = "links";
+
+/// The number of turns without work before it sleeps.
+const TURNS_BEFORE_SLEEP: u32 = 2;
+
+/// The longest sleep: what no doorbell tells of is seen a millisecond later at most.
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+
+/// The time that peers have to take the last bytes when the process ends.
+const LAST_BYTES: Duration = Duration::from_millis(200);
+
+/// Bytes that a socket queues.
+const OUTGOING_BYTES: usize = 256 << 10;
+
+/// Sockets beside one for each link: those whose peer has not said who it is, and those that close.
+const SPARE_SOCKETS: usize = 96;
+
+/// What the thread needs.
+pub(crate) struct LinkThreadPlan {
+    pub(crate) placement: Placement,
+    pub(crate) clock: Clock,
+    pub(crate) bells: Doorbells,
+    pub(crate) faults: FaultLatch,
+}
+
+/// The links of a process, whose thread runs.
+pub(crate) struct RunningLinks {
+    pub(crate) board: Arc<LinkBoard>,
+    stop: Arc<AtomicBool>,
+    pub(crate) thread: JoinHandle<()>,
+}
+
+impl RunningLinks {
+    /// Listens, and starts the thread.
+    ///
+    /// Errors: the host can't listen at its address, or the system gives no thread.
+    pub(crate) fn start(links: HostLinks, plan: LinkThreadPlan) -> io::Result<RunningLinks> {
+        let HostLinks { host, listens_at, peers } = links;
+        let options = SocketOptions {
+            sockets: peers.len() + SPARE_SOCKETS,
+            outgoing_bytes: OUTGOING_BYTES,
+            ..SocketOptions::default()
+        };
+        let mut sockets = Sockets::new(options)?;
+        let listens_at = listens_at.map(|name| listen(&mut sockets, &name)).transpose()?;
+        let board = Arc::new(LinkBoard::new(first_views(&peers), listens_at));
+        let resolver = Resolver::start(sockets.waker())?;
+        let agent = LinkThread::new(host, peers, sockets, resolver, Arc::clone(&board));
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        install_hook();
+        let thread = std::thread::Builder::new().name(ROLE.to_owned()).spawn(move || {
+            plan.placement.take(ROLE);
+            let mut agent = agent;
+            if let Err(panic) = catch(|| run(&mut agent, &plan, &stopped)) {
+                plan.faults.report(ROLE, format_args!("died: {panic}"));
+            }
+        })?;
+        Ok(RunningLinks { board, stop, thread })
+    }
+
+    /// Asks the thread to end.
+    pub(crate) fn begin_stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+fn listen(sockets: &mut Sockets, name: &str) -> io::Result<std::net::SocketAddr> {
+    let failed = |error: String| io::Error::other(format!("can't listen for other hosts at {name}: {error}"));
+    let address = resolve(name).map_err(failed)?;
+    let listener = sockets.listen(address).map_err(|error| failed(error.to_string()))?;
+    Ok(sockets.address(listener))
+}
+
+fn run(agent: &mut LinkThread, plan: &LinkThreadPlan, stop: &AtomicBool) {
+    let LinkThreadPlan { placement, clock, bells, faults } = plan;
+    let heartbeat = faults.watch(vec![ROLE.to_owned()]);
+    let sleeper = bells.sleeper().zip(Some(agent.sockets_mut().waker().waker()));
+    let mut idle = 0u32;
+    while !stop.load(Ordering::Relaxed) {
+        heartbeat.beat();
+        if agent.poll(clock.now()) > 0 {
+            if idle >= TURNS_BEFORE_SLEEP {
+                sleeper.iter().for_each(|(sleeper, _)| sleeper.withdraw());
+            }
+            idle = 0;
+            bells.ring();
+            continue;
+        }
+        idle = idle.saturating_add(1);
+        match &sleeper {
+            _ if placement.idle == Idle::Spin => std::hint::spin_loop(),
+            // The turn after this is the look at its rings before it sleeps.
+            Some((sleeper, waker)) if idle == TURNS_BEFORE_SLEEP => sleeper.announce(waker),
+            Some((sleeper, waker)) if idle > TURNS_BEFORE_SLEEP => {
+                agent.wait(clock.now(), LONGEST_SLEEP);
+                sleeper.announce(waker);
+            }
+            None if idle > TURNS_BEFORE_SLEEP => agent.wait(clock.now(), NAP),
+            _ => {}
+        }
+    }
+    agent.stop(clock.now());
+    bells.ring();
+    linger(agent.sockets_mut(), clock);
+}
+
+impl LinkThread {
+    /// Sleeps until something may be there, for as long as nothing is due.
+    fn wait(&mut self, now: Nanos, longest: Duration) {
+        let left = self.next_due().0.saturating_sub(now.0);
+        self.sockets_mut().wait(Duration::from_nanos(left).min(longest));
+    }
+}
+
+/// Lets peers take the last bytes.
+fn linger(sockets: &mut Sockets, clock: &Clock) {
+    let until = clock.now() + Nanos(LAST_BYTES.as_nanos() as u64);
+    while clock.now() < until {
+        let now = clock.now();
+        while let Some(event) = sockets.next(now) {
+            if let SocketEvent::Accepted { socket, .. } = event {
+                sockets.close(now, socket);
+            }
+        }
+        sockets.flush();
+        sockets.wait(Duration::from_millis(5));
+    }
+}
