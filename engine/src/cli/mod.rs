@@ -4,6 +4,7 @@
 //! | file | content |
 //! | --- | --- |
 //! | `serve.rs`, `serve_arguments.rs` | `serve`, from start-up to shutdown |
+//! | `host.rs` | `frontend`, `scheduler` and `backend`: one host of an engine that is spread over several |
 //! | `shutdown.rs` | signals, and the bound on the time of a shutdown |
 //! | `check.rs`, `inspect.rs`, `compile.rs`, `run.rs`, `replay.rs`, `top.rs` | the other commands |
 //! | `inspect/proposal.rs` | the `model.toml` that `inspect` proposes |
@@ -19,6 +20,7 @@ mod closed_pipe;
 mod compile;
 mod failure;
 mod file_flags;
+mod host;
 mod inspect;
 mod replay;
 mod repository;
@@ -34,12 +36,14 @@ pub use self::file_flags::{read_default_flag, read_size_flag};
 use self::check::{CheckArguments, check};
 use self::compile::{CompileArguments, compile};
 use self::failure::EXIT_CODES;
+use self::host::{FrontendArguments, HostArguments, frontend, run_host};
 use self::inspect::{InspectArguments, inspect};
 use self::replay::{ReplayArguments, replay};
 use self::run::RunArguments;
 use self::serve::serve;
 use self::serve_arguments::ServeArguments;
 use self::top::{TopArguments, top};
+use crate::config::Role;
 use crate::runtime::Options;
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
@@ -62,6 +66,21 @@ enum Command {
     /// everything else goes to standard error. The first Ctrl-C (or SIGTERM) lets accepted requests
     /// finish, for shutdown_timeout_s of CONFIG at most; a second one ends the process at once.
     Serve(Box<ServeArguments>),
+    /// Be a host with frontends of the engine that CONFIG spreads over several hosts, until Ctrl-C
+    ///
+    /// Serves as `serve` does; the requests are scheduled and run on the other hosts of `[[hosts]]`.
+    Frontend(Box<FrontendArguments>),
+    /// Be the scheduler of the engine that CONFIG spreads over several hosts, until Ctrl-C
+    ///
+    /// Prints `ready scheduler://ADDRESS` once others can connect. Tensors never pass here. The first
+    /// Ctrl-C (or SIGTERM) lets what it has taken finish; a second one ends the process at once.
+    Scheduler(HostArguments),
+    /// Be a backend of the engine that CONFIG spreads over several hosts, until Ctrl-C
+    ///
+    /// Prints `ready backend://NAME` once its models are loaded. It connects to the scheduler and to
+    /// the frontends by itself, again and again while they are away. The first Ctrl-C (or SIGTERM)
+    /// lets its batches finish; a second one ends the process at once.
+    Backend(HostArguments),
     /// Read CONFIG and load its models without serving; print every diagnostic as FILE:LINE: FIELD:
     /// wrong; right
     Check(CheckArguments),
@@ -105,6 +124,9 @@ pub fn run() -> ExitCode {
 pub fn run_with(arguments: impl IntoIterator<Item = OsString>, options: Options) -> u8 {
     let result = match CommandLine::parse_from(arguments).command {
         Command::Serve(arguments) => serve(*arguments, options),
+        Command::Frontend(arguments) => frontend(*arguments, options),
+        Command::Scheduler(arguments) => run_host(Role::Scheduler, arguments, options),
+        Command::Backend(arguments) => run_host(Role::Backend, arguments, options),
         Command::Check(arguments) => check(arguments),
         Command::Inspect(arguments) => inspect(arguments),
         Command::Compile(arguments) => compile(arguments),

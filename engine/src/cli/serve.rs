@@ -8,7 +8,7 @@ use crate::api::{self, ApiConfig, ApiHandle, SharedState};
 use crate::config::{Config, RepositoryControl, TraceFlags, read_config_with};
 use crate::control::Repository;
 use crate::runtime::frontend::{ModelInfo, SlotState};
-use crate::runtime::{Engine, FatalFault, Frontend, Options, Placement, Progress};
+use crate::runtime::{Engine, FatalFault, Frontend, HostIdentity, Options, Placement, Progress};
 use crate::telemetry::Telemetry;
 use crate::telemetry::log;
 use crate::telemetry::otlp::Exporter;
@@ -19,10 +19,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The interval at which `serve` checks for signals and dead threads.
-const WATCH_EVERY: Duration = Duration::from_millis(50);
+pub(super) const WATCH_EVERY: Duration = Duration::from_millis(50);
 
 /// The longest wait for threads once all requests have their answers.
-const THREADS_END_WITHIN: Duration = Duration::from_secs(2);
+pub(super) const THREADS_END_WITHIN: Duration = Duration::from_secs(2);
 
 /// The addresses of the server's listeners.
 #[derive(Clone, Copy)]
@@ -36,6 +36,17 @@ struct Addresses {
 /// Errors: a diagnostic of the configuration, an address that can't be used, a machine without what
 /// the engine needs, a thread that died.
 pub(super) fn serve(arguments: ServeArguments, options: Options) -> Result<(), CommandFailure> {
+    serve_as(&|_| Ok(None), arguments, options)
+}
+
+/// Serves as [`serve`] does, as the host that `find` returns of the configuration, if it is one.
+///
+/// Errors: those of [`serve`] and `find`.
+pub(super) fn serve_as(
+    find: &dyn Fn(&Config) -> Result<Option<HostIdentity>, CommandFailure>,
+    arguments: ServeArguments,
+    options: Options,
+) -> Result<(), CommandFailure> {
     let shutdown = Shutdown::watch_signals()?;
     let addresses = Addresses { http: arguments.http, grpc: arguments.grpc_address() };
     let record = arguments.record_config();
@@ -48,13 +59,17 @@ pub(super) fn serve(arguments: ServeArguments, options: Options) -> Result<(), C
     let access = ServeAccess::load(config.access.with(&access.into()))?;
     let progress: Progress = Arc::new(|line| tracing::info!("{line}"));
 
-    let api_threads = config.cores.api.len().max(1);
+    let host = find(&config)?;
+    let api_threads = host.map_or(config.cores.api.len().max(1), |host| host.host(&config).api_threads);
     let recorded = record.is_some();
     let admin = access.config.admin_beside(&[addresses.http, addresses.grpc]);
     let options = Options { record, side_frontends: usize::from(admin.is_some()), ..options };
     let before_cycle = options.before_cycle.clone();
-    let (mut engine, mut frontends) =
-        Engine::start_with(config.clone(), api_threads, Arc::clone(&progress), options)?;
+    let progressing = Arc::clone(&progress);
+    let (mut engine, mut frontends) = match host {
+        None => Engine::start_with(config.clone(), api_threads, progressing, options)?,
+        Some(host) => Engine::start_host(config.clone(), host, progressing, options)?,
+    };
     shutdown.serving(config.shutdown.timeout, engine.faults().clone());
     let repository = control_repository(&config, &mut engine, recorded, &progress)?;
     log_layout(&engine);
@@ -242,7 +257,7 @@ fn log_room(frontend: &Frontend) {
 }
 
 /// Logs the core of each thread, and the profile of each model.
-fn log_layout(engine: &Engine) {
+pub(super) fn log_layout(engine: &Engine) {
     let layout = engine.layout();
     let core = |placement: &Placement| placement.core.map_or("any".to_owned(), |core| core.to_string());
     let list = |placements: &[Placement]| placements.iter().map(core).collect::<Vec<_>>().join(",");
@@ -252,6 +267,7 @@ fn log_layout(engine: &Engine) {
         cpu_executors = list(&layout.executors),
         emulated = layout.emulated.as_ref().map_or("none".to_owned(), core),
         api = list(&layout.frontends),
+        links = layout.links.as_ref().map_or("none".to_owned(), core),
         "cores"
     );
     if layout.shared {

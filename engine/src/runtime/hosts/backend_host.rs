@@ -46,6 +46,18 @@ pub(crate) struct HostedRings {
     pub(crate) completions: Vec<CheckedCompletions>,
 }
 
+impl HostedRings {
+    /// Returns the ring to the backend thread of a GPU of the host.
+    fn of_gpu(&mut self, gpu: GpuId) -> &mut Producer<Frame> {
+        &mut self.batches[self.gpu_backends[gpu.0 as usize] as usize]
+    }
+}
+
+/// Returns true if the batch fits the ring to its executor.
+fn has_room(rings: &mut HostedRings, batch: &FetchedBatch) -> bool {
+    rings.of_gpu(batch.header.gpu).has_room(BatchHeader::frames(batch.rows.len()))
+}
+
 /// The bytes of a row of a model.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct RowBytes {
@@ -317,11 +329,8 @@ impl BackendHost {
             self.end_failed(&mut batch, now);
             self.fetched.push_back(batch);
         }
-        while let Some(batch) = self.fetched.pop_front() {
-            if let Err(batch) = self.hand_over(batch, now) {
-                self.fetched.push_front(batch);
-                break;
-            }
+        while let Some(batch) = self.fetched.pop_front_if(|batch| has_room(&mut self.rings, batch)) {
+            self.hand_over(batch, now);
         }
         count
     }
@@ -351,19 +360,14 @@ impl BackendHost {
     }
 
     /// Gives a batch to its executor, or completes it where no row of it runs.
-    fn hand_over(&mut self, batch: FetchedBatch, now: Nanos) -> Result<(), FetchedBatch> {
-        let FetchedBatch { header, rows, .. } = &batch;
+    fn hand_over(&mut self, FetchedBatch { header, rows, .. }: FetchedBatch, now: Nanos) {
         if rows.is_empty() {
-            let &BatchHeader { batch, model, gpu, .. } = header;
-            self.complete(Completion { batch, started: now, finished: now, model, gpu });
-            return Ok(());
+            let BatchHeader { batch, model, gpu, .. } = header;
+            return self.complete(Completion { batch, started: now, finished: now, model, gpu });
         }
-        let ring = &mut self.rings.batches[self.rings.gpu_backends[header.gpu.0 as usize] as usize];
-        if !ring.has_room(BatchHeader::frames(rows.len())) {
-            return Err(batch);
-        }
+        let ring = self.rings.of_gpu(header.gpu);
         // Room was checked.
-        let _ = ring.write(BatchHeader { size: rows.len() as u32, ..*header }.into());
+        let _ = ring.write(BatchHeader { size: rows.len() as u32, ..header }.into());
         let entries: Vec<BatchEntry> = rows.iter().filter_map(|row| row.entry).collect();
         for entries in entries.chunks(ENTRIES_PER_FRAME) {
             let mut frame = [BatchEntry::default(); ENTRIES_PER_FRAME];
@@ -371,7 +375,6 @@ impl BackendHost {
             let _ = ring.write(frame.into());
         }
         ring.publish();
-        Ok(())
     }
 
     /// Takes over what the executors have done.

@@ -61,6 +61,8 @@ pub(super) struct LinkThread {
     resolver: Resolver,
     board: Arc<LinkBoard>,
     shown: Nanos,
+    /// The host was told to leave.
+    drains: bool,
 }
 
 impl LinkThread {
@@ -73,7 +75,7 @@ impl LinkThread {
     ) -> LinkThread {
         let ends = peers.iter().map(|_| LinkEnd::default()).collect();
         let (greetings, shown) = (Greetings::default(), Nanos::ZERO);
-        LinkThread { host, peers, sockets, ends, greetings, resolver, board, shown }
+        LinkThread { host, peers, sockets, ends, greetings, resolver, board, shown, drains: false }
     }
 
     /// Returns the sockets, for the thread to sleep in.
@@ -284,8 +286,8 @@ impl LinkThread {
             return;
         }
         self.shown = now;
-        let LinkThread { host, ends, board, .. } = self;
-        board.set_idle(host.is_idle() && ends.iter().all(|end| end.queued == end.out.len()));
+        let LinkThread { host, ends, board, drains, .. } = self;
+        board.set_idle(*drains && host.is_idle() && ends.iter().all(|end| end.queued == end.out.len()));
         board.update(|links| {
             for (at, view) in links.iter_mut().enumerate() {
                 let link = host.link(at);
@@ -323,6 +325,7 @@ impl Agent for LinkThread {
     fn poll(&mut self, now: Nanos) -> usize {
         if self.board.is_draining() {
             self.host.drain();
+            self.drains = true;
         }
         let mut work = self.take_events(now);
         self.read_links(now);

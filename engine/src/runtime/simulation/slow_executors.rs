@@ -68,7 +68,7 @@ fn bad_shares(rolling: bool, slower: f64) -> [f64; 3] {
         assemble_in_virtual_time(parse_config(&text).unwrap(), 1, (clock.clone(), CYCLE), |rings| {
             wires = rings.frames_out.iter_mut().flatten().map(Wire::before).collect();
         });
-    let Assembly { stages, mut frontends, profiles, .. } = assembly.map_err(|e| e.to_string()).unwrap();
+    let Assembly { stages, mut frontends, mut profiles, .. } = assembly.map_err(|e| e.to_string()).unwrap();
     let mut members: Vec<_> = stages.into_iter().flatten().map(|(_, member)| member).collect();
     let mut wires: Vec<SlowWire> =
         wires.into_iter().map(|wire| SlowWire { wire, slower: 1.0, passing: 0 }).collect();

@@ -1,0 +1,306 @@
+//! `symphony doctor`: what of this host keeps the engine from being as fast, or from running at
+//! all, and how to mend it.
+
+use super::failure::CommandFailure;
+use crate::config::{Config, ExecutorKind, HostConfig, Role, read_config};
+use clap::Args;
+use rustix::process::{Resource, getrlimit};
+use std::fmt;
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Open files below which a server with many clients runs out.
+const OPEN_FILES: u64 = 16_384;
+
+/// Locked memory, in bytes, that io_uring and registered slots may take.
+const LOCKED_BYTES: u64 = 64 << 20;
+
+/// The longest wait for a peer.
+const REACHED_WITHIN: Duration = Duration::from_secs(2);
+
+/// The arguments of `doctor`.
+#[derive(Args)]
+pub(super) struct DoctorArguments {
+    /// A TOML file, or a folder with symphony.toml in it
+    config: PathBuf,
+    /// The name of this host in `[[hosts]]`: its port is tried, and the peers that it connects to
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+}
+
+/// How bad what was found is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Severity {
+    /// As it should be.
+    Fine,
+    /// It works, slower or with less.
+    Slower,
+    /// It does not work.
+    Broken,
+}
+
+/// What was found about one thing.
+struct Finding {
+    severity: Severity,
+    what: &'static str,
+    /// How it is.
+    is: String,
+    /// How to mend it; empty where it is fine.
+    mend: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Finding { severity, what, is, mend } = self;
+        let mark = match severity {
+            Severity::Fine => "ok  ",
+            Severity::Slower => "slow",
+            Severity::Broken => "FAIL",
+        };
+        write!(f, "{mark}  {what}: {is}")?;
+        if mend.is_empty() { Ok(()) } else { write!(f, "; {mend}") }
+    }
+}
+
+impl Finding {
+    /// Makes a finding: fine where `holds`, else of this severity.
+    fn new(
+        holds: bool,
+        severity: Severity,
+        what: &'static str,
+        is: impl Into<String>,
+        mend: impl Into<String>,
+    ) -> Finding {
+        let (severity, mend) = if holds { (Severity::Fine, String::new()) } else { (severity, mend.into()) };
+        Finding { severity, what, is: is.into(), mend }
+    }
+}
+
+/// Prints what it finds about this host.
+///
+/// Errors: the configuration is wrong (exit code 2), or the host lacks what the engine can't do
+/// without (exit code 3).
+pub(super) fn doctor(arguments: DoctorArguments) -> Result<(), CommandFailure> {
+    let config = read_config(&arguments.config)?;
+    let host = find_host(&config, arguments.name.as_deref())?;
+    let mut findings = vec![
+        open_files(),
+        locked_memory(),
+        huge_pages(),
+        isolated_cores(&config),
+        interrupts(),
+        clock_source(),
+        io_uring(),
+        rdma(),
+    ];
+    findings.extend(gpus(&config));
+    if let Some(host) = host {
+        findings.extend(own_port(host));
+        findings.extend(peers_of(&config, host).map(peer));
+    }
+    findings.iter().for_each(|finding| println!("{finding}"));
+    let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
+    let (slower, broken) = (count(Severity::Slower), count(Severity::Broken));
+    println!("{} checked: {broken} keep the engine from running, {slower} make it slower", findings.len());
+    match broken {
+        0 => Ok(()),
+        _ => Err(CommandFailure::Machine(format!("{broken} of the checks failed: see the lines with FAIL"))),
+    }
+}
+
+/// Returns the host of this name; the configuration's need not have any.
+fn find_host<'c>(config: &'c Config, name: Option<&str>) -> Result<Option<&'c HostConfig>, CommandFailure> {
+    let Some(name) = name else { return Ok(None) };
+    let host = config.hosts.iter().find(|host| host.name == name);
+    host.map(Some).ok_or_else(|| {
+        let names: Vec<String> = config.hosts.iter().map(|host| format!("\"{}\"", host.name)).collect();
+        let file = config.file.display();
+        CommandFailure::Input(format!("--name {name}: {file} has no such host; it has {}", names.join(", ")))
+    })
+}
+
+fn amount(limit: Option<u64>) -> String {
+    limit.map_or("unlimited".to_owned(), |limit| limit.to_string())
+}
+
+fn open_files() -> Finding {
+    let limit = getrlimit(Resource::Nofile).current;
+    let holds = limit.is_none_or(|limit| limit >= OPEN_FILES);
+    let mend = format!("ulimit -n {}, or LimitNOFILE= of the service", 4 * OPEN_FILES);
+    Finding::new(holds, Severity::Slower, "open files", amount(limit), mend)
+}
+
+fn locked_memory() -> Finding {
+    let limit = getrlimit(Resource::Memlock).current;
+    let holds = limit.is_none_or(|limit| limit >= LOCKED_BYTES);
+    let mend = "ulimit -l unlimited, or LimitMEMLOCK=infinity of the service";
+    Finding::new(holds, Severity::Slower, "locked memory", format!("{} bytes", amount(limit)), mend)
+}
+
+/// Returns a file of the kernel's, trimmed; empty if it is not there.
+fn kernel_file(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+fn huge_pages() -> Finding {
+    let pages: u64 = kernel_file("/proc/sys/vm/nr_hugepages").parse().unwrap_or_default();
+    let transparent = kernel_file("/sys/kernel/mm/transparent_hugepage/enabled");
+    let given = transparent.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(word, _)| word);
+    let holds = pages > 0 || matches!(given, Some("always" | "madvise"));
+    let is = format!("{pages} reserved, transparent ones: {}", given.unwrap_or("none"));
+    let mend = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, or sysctl vm.nr_hugepages=1024";
+    Finding::new(holds, Severity::Slower, "huge pages", is, mend)
+}
+
+/// Returns the cores of a kernel's list, such as `0-3,8`.
+fn core_list(text: &str) -> Vec<usize> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.trim().parse::<usize>().ok()?..=last.trim().parse().ok()?)
+    };
+    text.split(',').filter_map(range).flatten().collect()
+}
+
+/// Returns the cores that CONFIG names for pinned threads.
+fn named_cores(config: &Config) -> Vec<usize> {
+    let cores = &config.cores;
+    let executors = config.executors.iter().flat_map(|group| &group.cores);
+    let mut named: Vec<usize> =
+        cores.model.iter().chain(&cores.rank).chain(&cores.emulated).chain(&cores.api).chain(executors).copied().collect();
+    named.sort_unstable();
+    named.dedup();
+    named
+}
+
+fn isolated_cores(config: &Config) -> Finding {
+    let isolated = core_list(&kernel_file("/sys/devices/system/cpu/isolated"));
+    let named = named_cores(config);
+    let missing: Vec<String> =
+        named.iter().filter(|core| !isolated.contains(core)).map(usize::to_string).collect();
+    let (holds, is) = match (named.len(), missing.len()) {
+        (0, _) => (false, "CONFIG names no cores, so threads share them with other programs".to_owned()),
+        (_, 0) => (true, "all cores that CONFIG names".to_owned()),
+        _ => (false, format!("not those of pinned threads: {}", missing.join(", "))),
+    };
+    let mend = "name cores in [cores], and boot with isolcpus= and nohz_full= for them";
+    Finding::new(holds, Severity::Slower, "isolated cores", is, mend)
+}
+
+fn interrupts() -> Finding {
+    let isolated = core_list(&kernel_file("/sys/devices/system/cpu/isolated"));
+    let affinity = |entry: std::fs::DirEntry| {
+        let list = kernel_file(entry.path().join("smp_affinity_list").to_str()?);
+        (!list.is_empty()).then(|| core_list(&list))
+    };
+    let of_irqs = std::fs::read_dir("/proc/irq").into_iter().flatten().flatten().filter_map(affinity);
+    let on_isolated = of_irqs.filter(|cores| cores.iter().any(|core| isolated.contains(core))).count();
+    let is = match isolated.is_empty() {
+        true => "there are no isolated cores to keep them from".to_owned(),
+        false => format!("{on_isolated} may go to isolated cores"),
+    };
+    let mend = "write the other cores to /proc/irq/N/smp_affinity_list, and stop irqbalance";
+    Finding::new(on_isolated == 0, Severity::Slower, "interrupts", is, mend)
+}
+
+fn clock_source() -> Finding {
+    let source = kernel_file("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    let mend = "echo tsc > /sys/devices/system/clocksource/clocksource0/current_clocksource; if it is refused, the \
+                counter is not stable here, and each reading of the clock is slower";
+    let holds = matches!(source.as_str(), "tsc" | "kvm-clock" | "arch_sys_counter");
+    let is = if source.is_empty() { "not known".to_owned() } else { source };
+    Finding::new(holds, Severity::Slower, "clock", is, mend)
+}
+
+fn io_uring() -> Finding {
+    let made = io_uring::IoUring::new(8);
+    let setting = kernel_file("/proc/sys/kernel/io_uring_disabled");
+    let mend = match setting.as_str() {
+        "1" | "2" => "sysctl kernel.io_uring_disabled=0".to_owned(),
+        _ => "let the container's seccomp profile allow io_uring, on Linux 5.8 or newer".to_owned(),
+    };
+    let is = made.as_ref().err().map_or("allowed".to_owned(), |error| format!("not allowed ({error})"));
+    Finding::new(made.is_ok(), Severity::Broken, "io_uring", is, mend)
+}
+
+fn rdma() -> Finding {
+    let devices = std::fs::read_dir("/sys/class/infiniband").map_or(0, |entries| entries.flatten().count());
+    let is = format!("{devices} devices; links use TCP, whether there are any or not");
+    Finding::new(true, Severity::Slower, "rdma", is, "")
+}
+
+fn gpus(config: &Config) -> Option<Finding> {
+    let wanted = config.executors_of(ExecutorKind::Cuda);
+    let there = (0..wanted).filter(|at| Path::new(&format!("/dev/nvidia{at}")).exists()).count();
+    let mend = "install the driver, or start the container with the GPUs";
+    let is = format!("{there} of {wanted}");
+    (wanted > 0).then(|| Finding::new(there == wanted, Severity::Broken, "NVIDIA GPUs", is, mend))
+}
+
+/// Tries to listen at the host's address.
+fn own_port(host: &HostConfig) -> Option<Finding> {
+    if host.role == Role::Backend {
+        return None;
+    }
+    let mend = "end the program that has the port, or give the host an address of this machine";
+    let tried = resolve(&host.address).and_then(|address| TcpListener::bind(address).map_err(|e| e.to_string()));
+    let is = match &tried {
+        Ok(_) => format!("{} is free", host.address),
+        Err(error) => format!("can't listen at {} ({error})", host.address),
+    };
+    Some(Finding::new(tried.is_ok(), Severity::Broken, "port", is, mend))
+}
+
+/// Returns the peers that a host connects to.
+fn peers_of<'c>(config: &'c Config, host: &HostConfig) -> impl Iterator<Item = &'c HostConfig> {
+    let role = host.role;
+    config.hosts.iter().filter(move |peer| {
+        matches!(
+            (role, peer.role),
+            (Role::Frontend | Role::Backend, Role::Scheduler) | (Role::Backend, Role::Frontend)
+        )
+    })
+}
+
+fn peer(peer: &HostConfig) -> Finding {
+    let tried = resolve(&peer.address)
+        .and_then(|address| TcpStream::connect_timeout(&address, REACHED_WITHIN).map_err(|e| e.to_string()));
+    let is = match &tried {
+        Ok(_) => format!("{} answers at {}", peer.name, peer.address),
+        Err(error) => format!("{} can't be reached at {} ({error})", peer.name, peer.address),
+    };
+    let mend = format!("start `symphony {} --name {}` there, and let the port through", peer.role.name(), peer.name);
+    // It may start later: the host connects when it does.
+    Finding::new(tried.is_ok(), Severity::Slower, "peer", is, mend)
+}
+
+fn resolve(name: &str) -> Result<SocketAddr, String> {
+    let addresses = name.to_socket_addrs().map_err(|error| error.to_string())?;
+    addresses.into_iter().next().ok_or_else(|| "it has no address".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernels_list_of_cores_is_read() {
+        assert_eq!(core_list("0-2,7"), [0, 1, 2, 7]);
+        assert_eq!(core_list(""), [0; 0]);
+    }
+
+    #[test]
+    fn a_port_that_is_taken_keeps_the_host_from_running() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap().to_string();
+        let host = |role| HostConfig { name: "h".into(), role, address: address.clone(), api_threads: 1 };
+        let found = own_port(&host(Role::Scheduler)).unwrap();
+        assert_eq!(found.severity, Severity::Broken);
+        assert!(found.to_string().starts_with("FAIL  port: can't listen at 127.0.0.1:"), "{found}");
+        assert!(own_port(&host(Role::Backend)).is_none());
+        assert_eq!(peer(&host(Role::Scheduler)).severity, Severity::Fine);
+        drop(taken);
+        assert_eq!(own_port(&host(Role::Scheduler)).unwrap().severity, Severity::Fine);
+        assert_eq!(peer(&host(Role::Scheduler)).severity, Severity::Slower);
+    }
+}

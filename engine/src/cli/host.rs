@@ -1,0 +1,117 @@
+//! `symphony frontend`, `scheduler` and `backend`: one host of an engine that CONFIG spreads over
+//! several.
+
+use super::failure::CommandFailure;
+use super::serve::{THREADS_END_WITHIN, WATCH_EVERY, log_layout, serve_as};
+use super::serve_arguments::{LogArguments, ServeArguments};
+use super::shutdown::{Shutdown, cut_off_after};
+use crate::config::{Config, Role, read_config};
+use crate::recorder::RecordConfig;
+use crate::runtime::{Engine, HostIdentity, Options};
+use crate::telemetry::log;
+use clap::Args;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The arguments of `frontend`.
+#[derive(Args)]
+pub(super) struct FrontendArguments {
+    #[command(flatten)]
+    serve: ServeArguments,
+    /// The name of this host in CONFIG; not needed where it is the only one of its role
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+}
+
+/// The arguments of `scheduler` and `backend`.
+#[derive(Args)]
+pub(super) struct HostArguments {
+    /// A TOML file, or a folder with symphony.toml in it: the same on all hosts
+    config: PathBuf,
+    /// The name of this host in CONFIG; not needed where it is the only one of its role
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Keep the last decisions of each scheduler thread in a file in DIR, for `symphony replay`
+    #[arg(long, value_name = "DIR")]
+    record: Option<PathBuf>,
+    #[command(flatten)]
+    log: LogArguments,
+}
+
+/// Serves as a host with frontends, until SIGINT or SIGTERM.
+///
+/// Errors: those of `serve`, or CONFIG has no such host.
+pub(super) fn frontend(arguments: FrontendArguments, options: Options) -> Result<(), CommandFailure> {
+    let FrontendArguments { serve, name } = arguments;
+    let find = |config: &Config| find_host(config, Role::Frontend, name.as_deref()).map(Some);
+    serve_as(&find, serve, options)
+}
+
+/// Returns the host of a role.
+fn find_host(config: &Config, role: Role, name: Option<&str>) -> Result<HostIdentity, CommandFailure> {
+    HostIdentity::find(config, role, name).map_err(CommandFailure::Input)
+}
+
+/// Runs the scheduler or a backend until SIGINT or SIGTERM, and then until nothing is under way.
+///
+/// Errors: a diagnostic of the configuration, an address that can't be used, a machine without what
+/// the host needs, a thread that died, what was cut off.
+pub(super) fn run_host(role: Role, arguments: HostArguments, options: Options) -> Result<(), CommandFailure> {
+    let shutdown = Shutdown::watch_signals()?;
+    let HostArguments { config: path, name, record, log: log_flags } = arguments;
+    let config = read_config(&path)?;
+    log::start(config.log.with(&log_flags.into()));
+    let identity = find_host(&config, role, name.as_deref())?;
+    let record = record.map(|folder| RecordConfig { folder, mib: RecordConfig::DEFAULT_MIB });
+    let progress = Arc::new(|line: &str| tracing::info!("{line}"));
+    let timeout = config.shutdown.timeout;
+    let name = identity.host(&config).name.clone();
+    let (engine, _) = Engine::start_host(config, identity, progress, Options { record, ..options })?;
+    shutdown.serving(timeout, engine.faults().clone());
+    log_layout(&engine);
+    print_ready(role, &name, &engine);
+    while !shutdown.is_asked() && engine.fault().is_none() {
+        std::thread::sleep(WATCH_EVERY);
+    }
+    tracing::info!("stopping: what is under way is finished first; press Ctrl-C again to end at once");
+    engine.drain();
+    let has_drained = wait_until_drained(&engine, cut_off_after(timeout));
+    if has_drained {
+        shutdown.answered();
+    }
+    let fault = engine.fault().cloned();
+    let _ = engine.stop_within(THREADS_END_WITHIN);
+    if let Some(fault) = fault {
+        tracing::error!("{fault}");
+        return Err(CommandFailure::Fault(format!("ended by the fault of thread {}, logged above", fault.thread)));
+    }
+    match has_drained {
+        true => Ok(()),
+        false => Err(CommandFailure::CutOff(format!(
+            "not all that was under way ended in time (shutdown_timeout_s = {}): other hosts end it",
+            timeout.as_secs()
+        ))),
+    }
+}
+
+/// Waits until nothing is under way, and returns false if that takes too long or the engine can't go
+/// on.
+fn wait_until_drained(engine: &Engine, within: Duration) -> bool {
+    let until = Instant::now() + within;
+    while Instant::now() < until && engine.fault().is_none() {
+        if engine.links().is_none_or(|links| links.has_drained()) {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    false
+}
+
+/// Prints that the host is ready. A reader may close the pipe after the line.
+fn print_ready(role: Role, name: &str, engine: &Engine) {
+    let address = engine.links().and_then(|links| links.listens_at());
+    let place = address.map_or(name.to_owned(), |address| address.to_string());
+    let _ = writeln!(std::io::stdout().lock(), "ready {}://{place}", role.name());
+}
