@@ -223,16 +223,20 @@ fn a_request_passes_all_hosts_and_its_tensors_are_right() {
     let mut cluster = Cluster::start();
     for frontend in 0..2 {
         let address = cluster.process(frontend).address();
-        wait_until("the links are up", || ask(address, "increment", 7).is_ok_and(|(status, _)| status == 200));
+        wait_until("the links are up", || {
+            ask(address, "increment", 7).is_ok_and(|(status, _)| status == 200)
+        });
         for x in 0..20 {
             let (status, body) = ask(address, "increment", x).unwrap();
             assert_eq!((status, output(&body)), (200, vec![x as f64 + 1.0; 4]), "{body}");
         }
-        wait_until("the GPUs are there", || ask(address, "emulated", 1).is_ok_and(|(status, _)| status == 200));
+        wait_until("the GPUs are there", || {
+            ask(address, "emulated", 1).is_ok_and(|(status, _)| status == 200)
+        });
     }
     // Ctrl-C ends each without a loss: frontends first.
-    for at in 0..NAMES.len() {
-        assert_eq!(cluster.process(at).interrupt(), Some(0), "{}: {}", NAMES[at], cluster.logs());
+    for (at, name) in NAMES.iter().enumerate() {
+        assert_eq!(cluster.process(at).interrupt(), Some(0), "{name}: {}", cluster.logs());
     }
 }
 

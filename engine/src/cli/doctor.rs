@@ -32,11 +32,11 @@ pub(super) struct DoctorArguments {
 /// How bad what was found is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Severity {
-    /// As it should be.
+    /// Nothing to mend.
     Fine,
-    /// It works, slower or with less.
+    /// The engine runs, slower or with less.
     Slower,
-    /// It does not work.
+    /// The engine does not run.
     Broken,
 }
 
@@ -166,8 +166,15 @@ fn core_list(text: &str) -> Vec<usize> {
 fn named_cores(config: &Config) -> Vec<usize> {
     let cores = &config.cores;
     let executors = config.executors.iter().flat_map(|group| &group.cores);
-    let mut named: Vec<usize> =
-        cores.model.iter().chain(&cores.rank).chain(&cores.emulated).chain(&cores.api).chain(executors).copied().collect();
+    let mut named: Vec<usize> = cores
+        .model
+        .iter()
+        .chain(&cores.rank)
+        .chain(&cores.emulated)
+        .chain(&cores.api)
+        .chain(executors)
+        .copied()
+        .collect();
     named.sort_unstable();
     named.dedup();
     named
@@ -243,7 +250,8 @@ fn own_port(host: &HostConfig) -> Option<Finding> {
         return None;
     }
     let mend = "end the program that has the port, or give the host an address of this machine";
-    let tried = resolve(&host.address).and_then(|address| TcpListener::bind(address).map_err(|e| e.to_string()));
+    let tried =
+        resolve(&host.address).and_then(|address| TcpListener::bind(address).map_err(|e| e.to_string()));
     let is = match &tried {
         Ok(_) => format!("{} is free", host.address),
         Err(error) => format!("can't listen at {} ({error})", host.address),
@@ -269,7 +277,8 @@ fn peer(peer: &HostConfig) -> Finding {
         Ok(_) => format!("{} answers at {}", peer.name, peer.address),
         Err(error) => format!("{} can't be reached at {} ({error})", peer.name, peer.address),
     };
-    let mend = format!("start `symphony {} --name {}` there, and let the port through", peer.role.name(), peer.name);
+    let mend =
+        format!("start `symphony {} --name {}` there, and let the port through", peer.role.name(), peer.name);
     // It may start later: the host connects when it does.
     Finding::new(tried.is_ok(), Severity::Slower, "peer", is, mend)
 }

@@ -85,7 +85,10 @@ pub(super) fn run_host(role: Role, arguments: HostArguments, options: Options) -
     let _ = engine.stop_within(THREADS_END_WITHIN);
     if let Some(fault) = fault {
         tracing::error!("{fault}");
-        return Err(CommandFailure::Fault(format!("ended by the fault of thread {}, logged above", fault.thread)));
+        return Err(CommandFailure::Fault(format!(
+            "ended by the fault of thread {}, logged above",
+            fault.thread
+        )));
     }
     match has_drained {
         true => Ok(()),
@@ -96,8 +99,8 @@ pub(super) fn run_host(role: Role, arguments: HostArguments, options: Options) -
     }
 }
 
-/// Waits until nothing is under way, and returns false if that takes too long or the engine can't go
-/// on.
+/// Waits until nothing is under way, and returns false if that takes too long or the engine can't
+/// go on.
 fn wait_until_drained(engine: &Engine, within: Duration) -> bool {
     let until = Instant::now() + within;
     while Instant::now() < until && engine.fault().is_none() {

@@ -6,7 +6,7 @@
 //! | `serve.rs`, `serve_arguments.rs` | `serve`, from start-up to shutdown |
 //! | `host.rs` | `frontend`, `scheduler` and `backend`: one host of an engine that is spread over several |
 //! | `shutdown.rs` | signals, and the bound on the time of a shutdown |
-//! | `check.rs`, `inspect.rs`, `compile.rs`, `run.rs`, `replay.rs`, `top.rs` | the other commands |
+//! | `check.rs`, `doctor.rs`, `inspect.rs`, `compile.rs`, `run.rs`, `replay.rs`, `top.rs` | the other commands |
 //! | `inspect/proposal.rs` | the `model.toml` that `inspect` proposes |
 //! | `file_flags.rs` | flags of programs that load an ONNX file |
 //! | `access.rs` | certificates and tokens of `serve`, and their reload |
@@ -18,6 +18,7 @@ mod access;
 mod check;
 mod closed_pipe;
 mod compile;
+mod doctor;
 mod failure;
 mod file_flags;
 mod host;
@@ -35,6 +36,7 @@ pub use self::file_flags::{read_default_flag, read_size_flag};
 
 use self::check::{CheckArguments, check};
 use self::compile::{CompileArguments, compile};
+use self::doctor::{DoctorArguments, doctor};
 use self::failure::EXIT_CODES;
 use self::host::{FrontendArguments, HostArguments, frontend, run_host};
 use self::inspect::{InspectArguments, inspect};
@@ -68,22 +70,30 @@ enum Command {
     Serve(Box<ServeArguments>),
     /// Be a host with frontends of the engine that CONFIG spreads over several hosts, until Ctrl-C
     ///
-    /// Serves as `serve` does; the requests are scheduled and run on the other hosts of `[[hosts]]`.
+    /// Serves as `serve` does; the requests are scheduled and run on the other hosts of
+    /// `[[hosts]]`.
     Frontend(Box<FrontendArguments>),
     /// Be the scheduler of the engine that CONFIG spreads over several hosts, until Ctrl-C
     ///
-    /// Prints `ready scheduler://ADDRESS` once others can connect. Tensors never pass here. The first
-    /// Ctrl-C (or SIGTERM) lets what it has taken finish; a second one ends the process at once.
+    /// Prints `ready scheduler://ADDRESS` once others can connect. Tensors never pass here. The
+    /// first Ctrl-C (or SIGTERM) lets what it has taken finish; a second one ends the process at
+    /// once.
     Scheduler(HostArguments),
     /// Be a backend of the engine that CONFIG spreads over several hosts, until Ctrl-C
     ///
-    /// Prints `ready backend://NAME` once its models are loaded. It connects to the scheduler and to
-    /// the frontends by itself, again and again while they are away. The first Ctrl-C (or SIGTERM)
-    /// lets its batches finish; a second one ends the process at once.
+    /// Prints `ready backend://NAME` once its models are loaded. It connects to the scheduler and
+    /// to the frontends by itself, again and again while they are away. The first Ctrl-C (or
+    /// SIGTERM) lets its batches finish; a second one ends the process at once.
     Backend(HostArguments),
     /// Read CONFIG and load its models without serving; print every diagnostic as FILE:LINE: FIELD:
     /// wrong; right
     Check(CheckArguments),
+    /// Check this host for CONFIG: limits, cores, clock, io_uring, ports, peers; print how to mend
+    /// each
+    ///
+    /// Exit code 3 if something keeps the engine from running here, 0 if all that was found makes
+    /// it slower.
+    Doctor(DoctorArguments),
     /// Show what is in an ONNX file, what each executor makes of it, and a model.toml to start from
     ///
     /// The file is loaded, and run on zeros. Exit code 2 if it can't be read or no executor runs
@@ -128,6 +138,7 @@ pub fn run_with(arguments: impl IntoIterator<Item = OsString>, options: Options)
         Command::Scheduler(arguments) => run_host(Role::Scheduler, arguments, options),
         Command::Backend(arguments) => run_host(Role::Backend, arguments, options),
         Command::Check(arguments) => check(arguments),
+        Command::Doctor(arguments) => doctor(arguments),
         Command::Inspect(arguments) => inspect(arguments),
         Command::Compile(arguments) => compile(arguments),
         Command::Run(arguments) => run::run(*arguments),

@@ -108,11 +108,8 @@ pub(super) fn read_executors(
 
 /// Reads the backend that has a group of executors; `Some(None)` where there are no hosts.
 fn read_host_of(table: &TomlTable<'_>, hosts: &[HostConfig], placed: &[String]) -> Option<Option<String>> {
-    let backends: Vec<&str> = hosts
-        .iter()
-        .filter(|host| host.role == Role::Backend)
-        .map(|host| host.name.as_str())
-        .collect();
+    let backends: Vec<&str> =
+        hosts.iter().filter(|host| host.role == Role::Backend).map(|host| host.name.as_str()).collect();
     if hosts.is_empty() {
         if table.optional("host").is_some() {
             table.report("host", "is given, and there are no hosts", "add `[[hosts]]`, or leave it out");

@@ -34,9 +34,9 @@ impl Role {
 /// A host: one table of `[[hosts]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostConfig {
-    /// Its name.
+    /// The host's name.
     pub name: String,
-    /// Its role.
+    /// The host's role.
     pub role: Role,
     /// Where others reach it, `HOST:PORT`; empty for a backend, which only reaches others.
     pub address: String,

@@ -70,7 +70,10 @@ fn a_small_file_has_the_documented_defaults() {
     );
     assert_eq!(config.cores, Cores { model_threads: Some(1), ..Cores::default() });
     assert_eq!(config.http, HttpLimits::default());
-    assert_eq!(config.executors, [ExecutorGroup { kind: ExecutorKind::Cpu, count: 1, cores: vec![], host: None }]);
+    assert_eq!(
+        config.executors,
+        [ExecutorGroup { kind: ExecutorKind::Cpu, count: 1, cores: vec![], host: None }]
+    );
     let model = &config.models[0];
     assert_eq!((model.name.as_str(), model.slo, model.max_batch), ("m", Nanos::from_millis(25), 32));
     assert_eq!((model.priority, &model.profile), (0, &ProfileSource::Measure));

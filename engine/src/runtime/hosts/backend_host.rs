@@ -102,7 +102,7 @@ struct HostedGpu {
 /// A row that an executor has, by its local slot.
 #[derive(Clone, Copy, Default)]
 struct HostedRow {
-    /// Its id and slot at its frontend.
+    /// The id and slot at its frontend.
     id: u64,
     slot: SlotId,
     model: ModelId,
@@ -120,7 +120,7 @@ struct FetchedRow {
 
 /// A batch whose inputs are read.
 struct FetchedBatch {
-    /// Its header, with the local number of its GPU.
+    /// The header, with the local number of its GPU.
     header: BatchHeader,
     rows: Vec<FetchedRow>,
     missing: usize,
@@ -135,8 +135,8 @@ struct AwaitingCredits {
     completions: Vec<BackendCompletion>,
 }
 
-/// A backend's host. See the module's description. Its first link is that to the scheduler; those to
-/// hosts with frontends follow.
+/// A backend's host. See the module's description. Its first link is that to the scheduler; those
+/// to hosts with frontends follow.
 pub(crate) struct BackendHost {
     scheduler: HostPort,
     paths: Vec<FramedPath>,
@@ -537,7 +537,8 @@ impl Host for BackendHost {
         }
         let incarnation = self.scheduler.link().incarnation();
         let announced = self.gpus.iter().zip(self.first_gpu..).filter(|(gpu, _)| gpu.is_announced);
-        let down = announced.map(|(_, number)| presence(incarnation, GpuId(number), Presence::Down, Nanos(1)));
+        let down =
+            announced.map(|(_, number)| presence(incarnation, GpuId(number), Presence::Down, Nanos(1)));
         self.outbox.gpus.extend(down);
     }
 

@@ -1,6 +1,6 @@
 //! A host with frontends: its link to the scheduler, where their requests go, and its links to the
-//! backends, which read and write their slots and answer. It stands where ModelThreads and executors
-//! stand in one process.
+//! backends, which read and write their slots and answer. It stands where ModelThreads and
+//! executors stand in one process.
 //!
 //! Invariant: each row that a frontend has sent is answered once. A row that has been answered is
 //! neither read nor written any more, though its slot may be another request's only later.
@@ -84,11 +84,8 @@ impl FrontendHost {
         grace: Nanos,
         now: Nanos,
     ) -> FrontendHost {
-        let server = |terms| SlotServer {
-            port: HostPort::new(terms, now),
-            reads: VecDeque::new(),
-            refused: 0,
-        };
+        let server =
+            |terms| SlotServer { port: HostPort::new(terms, now), reads: VecDeque::new(), refused: 0 };
         FrontendHost {
             scheduler: HostPort::new(scheduler, now),
             backends: backends.into_iter().map(server).collect(),

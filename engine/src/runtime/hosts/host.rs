@@ -1,6 +1,7 @@
 //! What a host's links are to whoever has its sockets: [`Host`]. The thread of the links drives one
 //! over TCP, a simulation over a network of its own.
 
+use crate::config::Role;
 use symphony_transport::Nanos;
 use symphony_transport::link::{HostLink, Parting};
 use symphony_transport::wire::HostRole;
@@ -68,4 +69,22 @@ pub(crate) trait Host: Send {
 
     /// Ends all connections: the last bytes of each say that the host leaves.
     fn leave(&mut self, now: Nanos);
+}
+
+/// A host's links, for whoever drives them.
+pub(crate) struct HostLinks {
+    pub(crate) host: Box<dyn Host>,
+    /// Where the host listens for peers.
+    pub(crate) listens_at: Option<String>,
+    /// The peer of each link.
+    pub(crate) peers: Vec<HostPeer>,
+}
+
+/// The peer of a link.
+#[derive(Clone, Debug)]
+pub(crate) struct HostPeer {
+    pub(crate) name: String,
+    pub(crate) role: Role,
+    /// The peer's address, where this host connects to it.
+    pub(crate) address: Option<String>,
 }

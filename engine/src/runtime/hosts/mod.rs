@@ -27,6 +27,6 @@ mod tensor_path;
 
 pub(crate) use backend_host::{BackendHost, BackendParts, FrontendOfBackend, HostedRings, RowBytes};
 pub(crate) use frontend_host::{FrontendHost, LocalFrontend};
-pub(crate) use host::Host;
+pub(crate) use host::{Host, HostLinks, HostPeer};
 pub(crate) use remote_frontend::FrontendRings;
 pub(crate) use scheduler_host::{BackendPlace, FrontendPlace, PresenceRings, SchedulerHost};

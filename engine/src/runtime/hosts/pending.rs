@@ -20,17 +20,17 @@ impl RequestKey {
 }
 
 /// A request of which a row has not ended.
-pub(super) struct PendingRequest {
+pub(super) struct UnansweredRequest {
     rows: Vec<Request>,
     has_ended: Vec<bool>,
     missing: usize,
-    /// It was sent on the present connection to the scheduler.
+    /// True if it was sent on the present connection to the scheduler.
     pub(super) is_sent: bool,
-    /// Its cancellation was sent, or is about to be.
+    /// True if its cancellation was sent, or is about to be.
     pub(super) is_cancelled: bool,
 }
 
-impl PendingRequest {
+impl UnansweredRequest {
     /// Returns the number of its rows.
     pub(super) fn len(&self) -> usize {
         self.rows.len()
@@ -51,7 +51,7 @@ impl PendingRequest {
 /// The requests that have not ended. See the module's description.
 #[derive(Default)]
 pub(super) struct PendingRequests {
-    requests: HashMap<RequestKey, PendingRequest>,
+    requests: HashMap<RequestKey, UnansweredRequest>,
     /// The slots of rows that have not ended.
     open: HashSet<SlotId>,
 }
@@ -64,7 +64,7 @@ impl PendingRequests {
 
     /// Adds a row. Returns true if it is its request's last, so that this can be sent.
     pub(super) fn add(&mut self, row: Request) -> bool {
-        let request = self.requests.entry(RequestKey::of(&row)).or_insert_with(|| PendingRequest {
+        let request = self.requests.entry(RequestKey::of(&row)).or_insert_with(|| UnansweredRequest {
             rows: Vec::with_capacity(usize::from(row.rows_after) + 1),
             has_ended: Vec::new(),
             missing: 0,
@@ -78,7 +78,7 @@ impl PendingRequests {
         row.rows_after == 0
     }
 
-    pub(super) fn get_mut(&mut self, key: RequestKey) -> Option<&mut PendingRequest> {
+    pub(super) fn get_mut(&mut self, key: RequestKey) -> Option<&mut UnansweredRequest> {
         self.requests.get_mut(&key)
     }
 

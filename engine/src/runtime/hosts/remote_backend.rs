@@ -216,9 +216,7 @@ impl<S: RemoteSink> BackendMessages<'_, S> {
         let [batched, started, finished] =
             [batched, started, finished].map(|at| happened(link, at, self.now));
         let gpu = self.gpu(response.gpu)?;
-        let is_meant = |row: &TrackedRow| {
-            (row.request.id, row.request.slot) == (response.id, response.slot)
-        };
+        let is_meant = |row: &TrackedRow| (row.request.id, row.request.slot) == (response.id, response.slot);
         let row = gpu.batches.iter_mut().find_map(|batch| {
             let at = batch.rows.iter().position(is_meant)?;
             Some(batch.rows.remove(at))

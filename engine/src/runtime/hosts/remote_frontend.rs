@@ -1,6 +1,6 @@
-//! The scheduler's side of a host with frontends: their requests go into the rings that ModelThreads
-//! read, and what ends there comes out of others, as where the frontends are in one process with
-//! the scheduler.
+//! The scheduler's side of a host with frontends: their requests go into the rings that
+//! ModelThreads read, and what ends there comes out of others, as where the frontends are in one
+//! process with the scheduler.
 
 use super::host_port::{HostPort, happened};
 use super::row_table::{RowTable, TrackedRow};

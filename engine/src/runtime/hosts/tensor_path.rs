@@ -9,7 +9,9 @@ use symphony_transport::Nanos;
 use symphony_transport::link::{LinkTerms, Parting, SendRefusal};
 use symphony_transport::message::Response;
 use symphony_transport::slab::{SlabView, SlotId};
-use symphony_transport::wire::{MAX_PAYLOAD_BYTES, Payload, ReadOutcome, TensorData, TensorRead, TensorWrite};
+use symphony_transport::wire::{
+    MAX_PAYLOAD_BYTES, Payload, ReadOutcome, TensorData, TensorRead, TensorWrite,
+};
 
 /// The most bytes of a tensor in a frame.
 const PIECE_BYTES: usize = MAX_PAYLOAD_BYTES - size_of::<TensorData>();

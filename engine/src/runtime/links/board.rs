@@ -9,9 +9,9 @@ use symphony_transport::Nanos;
 /// Where a link is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LinkState {
-    /// There is no connection.
+    /// No connection.
     Down,
-    /// There is a connection, and the peer is not accepted yet.
+    /// A connection whose peer is not accepted yet.
     Greeting,
     /// Messages can be sent.
     Up,
@@ -36,7 +36,7 @@ impl LinkState {
 pub struct LinkView {
     /// The name of the peer.
     pub peer: String,
-    /// Its role.
+    /// The role of the peer.
     pub role: Role,
     /// The state.
     pub state: LinkState,

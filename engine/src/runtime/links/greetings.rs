@@ -3,7 +3,9 @@
 
 use symphony_transport::Nanos;
 use symphony_transport::tcp::SocketId;
-use symphony_transport::wire::{CloseCode, Closing, HEADER_BYTES, HostRole, MAX_PAYLOAD_BYTES, Payload, decode};
+use symphony_transport::wire::{
+    CloseCode, Closing, HEADER_BYTES, HostRole, MAX_PAYLOAD_BYTES, Payload, decode,
+};
 
 /// The most connections that have not greeted.
 const MOST: usize = 64;
@@ -21,7 +23,7 @@ pub(super) enum Greeted {
     Waits,
     /// The peer's role and number; the bytes that came are the link's.
     As((HostRole, u32), Vec<u8>),
-    /// It is no peer: the last bytes for it.
+    /// The last bytes for what is no peer.
     Refused(Vec<u8>),
 }
 
@@ -45,7 +47,9 @@ impl Greetings {
         let greeting = &mut self.0[at];
         greeting.bytes.extend_from_slice(bytes);
         let greeted = match decode(&greeting.bytes) {
-            Ok(None) if greeting.bytes.len() <= HEADER_BYTES + MAX_PAYLOAD_BYTES => return Some(Greeted::Waits),
+            Ok(None) if greeting.bytes.len() <= HEADER_BYTES + MAX_PAYLOAD_BYTES => {
+                return Some(Greeted::Waits);
+            }
             Ok(Some((Payload::Hello(hello, _), _))) => {
                 let role = HostRole::from_code(hello.role);
                 role.map(|role| (role, hello.number)).ok_or("Hello: no such role".to_owned())

@@ -3,8 +3,7 @@
 use super::board::{LinkBoard, LinkState, LinkView};
 use super::greetings::{Greeted, Greetings, closing};
 use super::resolver::{Resolved, Resolver};
-use crate::runtime::hosts::Host;
-use crate::runtime::start::HostPeer;
+use crate::runtime::hosts::{Host, HostPeer};
 use crate::runtime::threads::agent::Agent;
 use std::sync::Arc;
 use symphony_transport::Nanos;
@@ -26,9 +25,9 @@ const MOST_WAITING: usize = 512 << 10;
 enum LinkSocket {
     #[default]
     None,
-    /// Its peer's name is looked up.
+    /// A connection whose peer's name is looked up.
     Resolving,
-    /// It is being made.
+    /// A connection that is being made.
     Dialing(SocketId),
     Open(SocketId),
 }
@@ -44,7 +43,7 @@ struct LinkEnd {
 }
 
 /// What has happened to a socket, without the bytes of the event.
-enum Change {
+enum SocketChange {
     Accepted(SocketId),
     Connected(SocketId),
     Greeted(SocketId, Greeted),
@@ -98,11 +97,11 @@ impl LinkThread {
                         continue;
                     }
                     let Some(greeted) = greetings.take_in(socket, bytes) else { continue };
-                    Change::Greeted(socket, greeted)
+                    SocketChange::Greeted(socket, greeted)
                 }
-                Some(SocketEvent::Accepted { socket, .. }) => Change::Accepted(socket),
-                Some(SocketEvent::Connected { socket, .. }) => Change::Connected(socket),
-                Some(SocketEvent::Closed { socket, end }) => Change::Closed(socket, end),
+                Some(SocketEvent::Accepted { socket, .. }) => SocketChange::Accepted(socket),
+                Some(SocketEvent::Connected { socket, .. }) => SocketChange::Connected(socket),
+                Some(SocketEvent::Closed { socket, end }) => SocketChange::Closed(socket, end),
                 Some(SocketEvent::AcceptFailed { error, .. }) => {
                     tracing::warn!("a connection could not be accepted: {error}");
                     continue;
@@ -113,22 +112,22 @@ impl LinkThread {
         }
     }
 
-    fn apply(&mut self, now: Nanos, change: Change) {
+    fn apply(&mut self, now: Nanos, change: SocketChange) {
         match change {
-            Change::Accepted(socket) => {
+            SocketChange::Accepted(socket) => {
                 if !self.greetings.add(socket, now + GREET_WITHIN) {
                     self.sockets.close(now, socket);
                 }
             }
-            Change::Connected(socket) => {
+            SocketChange::Connected(socket) => {
                 if let Some(at) = self.link_of(LinkSocket::Dialing(socket)) {
                     self.open(at, socket, now);
                 }
             }
-            Change::Greeted(_, Greeted::Waits) => {}
-            Change::Greeted(socket, Greeted::Refused(bytes)) => self.refuse(now, socket, &bytes),
-            Change::Greeted(socket, Greeted::As(peer, bytes)) => self.greet(now, socket, peer, &bytes),
-            Change::Closed(socket, end) => self.on_closed(now, socket, &end),
+            SocketChange::Greeted(_, Greeted::Waits) => {}
+            SocketChange::Greeted(socket, Greeted::Refused(bytes)) => self.refuse(now, socket, &bytes),
+            SocketChange::Greeted(socket, Greeted::As(peer, bytes)) => self.greet(now, socket, peer, &bytes),
+            SocketChange::Closed(socket, end) => self.on_closed(now, socket, &end),
         }
     }
 
@@ -168,9 +167,8 @@ impl LinkThread {
 
     fn on_closed(&mut self, now: Nanos, socket: SocketId, end: &SocketEnd) {
         self.greetings.remove(socket);
-        let is_meant = |of: &LinkEnd| {
-            of.socket == LinkSocket::Open(socket) || of.socket == LinkSocket::Dialing(socket)
-        };
+        let is_meant =
+            |of: &LinkEnd| of.socket == LinkSocket::Open(socket) || of.socket == LinkSocket::Dialing(socket);
         if let Some(at) = self.ends.iter().position(is_meant) {
             self.ended(at, now, &end.to_string());
         }
@@ -246,9 +244,8 @@ impl LinkThread {
     }
 
     fn connect(&mut self, now: Nanos, (at, address): Resolved) {
-        let socket = address.and_then(|address| {
-            self.sockets.connect(now, address).map_err(|error| error.to_string())
-        });
+        let socket =
+            address.and_then(|address| self.sockets.connect(now, address).map_err(|error| error.to_string()));
         match socket {
             Ok(socket) => self.ends[at].socket = LinkSocket::Dialing(socket),
             Err(why) => self.ended(at, now, &why),

@@ -12,7 +12,7 @@
 //!   executors          batches on their way to the GPUs and back: hung, failing, checked
 //!   control            models loaded and unloaded
 //! campaign, report     many seeds, and what they did
-//! hosts                processes of frontends, a scheduler and backends, and the links between them
+//! hosts                frontends, a scheduler and backends, and the links between them
 //! ```
 //!
 //! Architecture invariant: nothing of the engine knows of it. Its roles are polled as their threads

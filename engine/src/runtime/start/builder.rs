@@ -1,10 +1,10 @@
 //! The state of an engine's start-up, and the values that follow from the configuration alone.
 
 use super::error::StartError;
+use super::host_plan::HostPlan;
 use super::identity::check_spreadable;
 use super::layout::Layout;
 use super::options::Options;
-use super::roles::HostPlan;
 use super::sub_clusters::SubClusters;
 use crate::config::{Config, RepositoryControl};
 use crate::runtime::backends::libraries::Libraries;

@@ -1,5 +1,5 @@
-//! Which host of CONFIG this process is, what the hosts have of the engine, and the terms of the
-//! links between them.
+//! The host of CONFIG that this process is, the parts of the engine that hosts have, and the terms
+//! of the links between them.
 
 use super::error::StartError;
 use crate::config::{Config, ExecutorGroup, HostConfig, RepositoryControl, Role};
@@ -39,14 +39,18 @@ impl HostIdentity {
         let number = match (name, &names[..]) {
             (_, []) => {
                 let role = role.name();
-                return Err(format!("{file}: hosts: no host has the role \"{role}\"; add `[[hosts]]` with it"));
+                return Err(format!(
+                    "{file}: hosts: no host has the role \"{role}\"; add `[[hosts]]` with it"
+                ));
             }
             (Some(name), names) => names.iter().position(|other| *other == name).ok_or_else(|| {
                 format!("--name {name}: {file} has no {} of that name; there are {list}", role.name())
             })?,
             (None, [_]) => 0,
             (None, _) => {
-                return Err(format!("{file} has several hosts of this role: say which by --name, one of {list}"));
+                return Err(format!(
+                    "{file} has several hosts of this role: say which by --name, one of {list}"
+                ));
             }
         };
         Ok(HostIdentity { role, number })
@@ -79,8 +83,8 @@ impl HostIdentity {
         groups.find(|group| group.host.as_ref() == Some(name)).expect("each backend has executors")
     }
 
-    /// Returns the engine's numbers of a backend's GPUs: they are numbered by kind, and in the order
-    /// of the file.
+    /// Returns the engine's numbers of a backend's GPUs: they are numbered by kind, and in the
+    /// order of the file.
     pub(crate) fn gpus(&self, config: &Config) -> Range<u32> {
         let own = self.executors(config);
         let kinds = config.kinds().into_iter();
@@ -104,7 +108,8 @@ impl HostIdentity {
         (self.role != Role::Backend).then(|| self.host(config).address.clone())
     }
 
-    /// Returns the address of a peer that this host connects to; `None` of one that connects itself.
+    /// Returns the address of a peer that this host connects to; `None` of one that connects
+    /// itself.
     pub(crate) fn dials(&self, config: &Config, peer: HostIdentity) -> Option<String> {
         let dials = matches!(
             (self.role, peer.role),

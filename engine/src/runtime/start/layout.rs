@@ -37,16 +37,22 @@ impl Layout {
     pub fn new(config: &Config, frontends: usize, cores: &[usize]) -> Layout {
         let (executors, emulated) = executor_threads(config);
         let ranks = config.cores.rank_threads.max(1);
-        Layout::place(config, RoleCounts { ranks, frontends, executors, emulated, ..RoleCounts::default() }, cores)
+        Layout::place(
+            config,
+            RoleCounts { ranks, frontends, executors, emulated, ..RoleCounts::default() },
+            cores,
+        )
     }
 
-    /// Places the threads of one host: its role's, and that of its links. `config` has the executors
-    /// of that host only.
+    /// Places the threads of one host: its role's, and that of its links. `config` has the
+    /// executors of that host only.
     pub(super) fn of_host(config: &Config, role: Role, frontends: usize, cores: &[usize]) -> Layout {
         let (executors, emulated) = executor_threads(config);
         let counts = match role {
             Role::Frontend => RoleCounts { frontends, ..RoleCounts::default() },
-            Role::Scheduler => RoleCounts { ranks: config.cores.rank_threads.max(1), ..RoleCounts::default() },
+            Role::Scheduler => {
+                RoleCounts { ranks: config.cores.rank_threads.max(1), ..RoleCounts::default() }
+            }
             Role::Backend => RoleCounts { executors, emulated, ..RoleCounts::default() },
         };
         Layout::place(config, RoleCounts { links: 1, ..counts }, cores)
@@ -79,7 +85,12 @@ impl Layout {
     /// Returns true if no thread spins.
     pub(super) fn all_nap(&self) -> bool {
         let others = [&self.ranks, &self.models, &self.executors, &self.frontends];
-        others.into_iter().flatten().chain(&self.emulated).chain(&self.links).all(|placement| placement.idle == Idle::Nap)
+        others
+            .into_iter()
+            .flatten()
+            .chain(&self.emulated)
+            .chain(&self.links)
+            .all(|placement| placement.idle == Idle::Nap)
     }
 
     /// Returns the cores that threads are pinned to.

@@ -5,9 +5,11 @@
 //! does.
 
 mod agents;
+mod assembly;
 mod builder;
 mod error;
 mod findings;
+mod host_plan;
 mod identity;
 pub(crate) mod layout;
 mod options;
@@ -15,10 +17,11 @@ pub(crate) mod rings;
 mod roles;
 mod sub_clusters;
 
+pub(crate) use assembly::Assembly;
 pub use error::StartError;
+pub(crate) use host_plan::HostPlan;
 pub use identity::HostIdentity;
 pub use options::Options;
-pub(crate) use roles::{HostLinks, HostPeer, HostPlan};
 
 use crate::config::{Config, Role};
 use crate::recorder::RecordConfig;
@@ -38,6 +41,7 @@ use crate::runtime::threads::agent::{Agent, HookedAgent, Member, Placement};
 use crate::runtime::threads::changes::{ChangeReceiver, ChangeSender, changes};
 use crate::runtime::tuning::{TunedRule, TunerPlan, TunerThread};
 use agents::CompositeAgents;
+use assembly::{SIDE_CAPACITY, SchedulerAids};
 use builder::EngineBuilder;
 use findings::Findings;
 use layout::{Layout, rank_role};
@@ -45,7 +49,6 @@ use rings::{EngineRings, RingPlan};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::thread::JoinHandle;
 use sub_clusters::BackendSpec;
 use symphony_gpu::{EmulatedExecutor, Executor};
 use symphony_scheduler::limits;
@@ -54,10 +57,6 @@ use symphony_transport::Nanos;
 use symphony_transport::message::BatchHeader;
 use symphony_transport::ring::Consumer;
 use symphony_transport::wire::GpuPresence;
-
-/// The most requests in flight at a frontend of [`Options::side_frontends`]: a request of the most
-/// rows fits.
-const SIDE_CAPACITY: usize = limits::MAX_BATCH;
 
 /// The share of another frontend's memory for requests that a frontend of
 /// [`Options::side_frontends`] has beside: one in this many.
@@ -113,27 +112,6 @@ impl Engine {
         }
         EngineBuilder::new(config, layout, progress, options)?.build(frontends)
     }
-}
-
-/// An engine that is put together, and whose ModelThreads, RankThreads and emulated GPUs have no
-/// threads yet.
-pub(crate) struct Assembly {
-    findings: Findings,
-    /// ModelThreads, RankThreads and the emulated GPUs, to be stopped in this order.
-    pub(crate) stages: [Vec<(Placement, Member)>; 3],
-    /// The thread that the CPU executors answer to.
-    threads: Vec<JoinHandle<()>>,
-    stop_executors: Arc<AtomicBool>,
-    pub(crate) frontends: Vec<Frontend>,
-    model_table: Arc<ModelTable>,
-    pub(crate) model_slots: Option<ModelSlots>,
-    /// The tuner of the default rule, where that is tuned.
-    tuner: Option<TunerThread>,
-    /// The keeper of rolling profiles, where there is a scheduler.
-    pub(crate) profiles: Option<ProfileKeeper>,
-    counters: Counters,
-    /// The links to other hosts, where the engine is spread over several.
-    pub(crate) links: Option<HostLinks>,
 }
 
 /// Puts an engine together that runs in virtual time, on whoever polls its members: see
@@ -289,8 +267,14 @@ impl EngineBuilder {
             let (at, spec) = (backends.len() - 1, &backends[backends.len() - 1]);
             let changes =
                 channels.as_mut().map(|channels| change_channel(|sender| channels.emulated = Some(sender)));
-            let backend =
-                self.emulated_backend(spec, &findings.models, rings.backend(at), changes, &model_faults, |of| of);
+            let backend = self.emulated_backend(
+                spec,
+                &findings.models,
+                rings.backend(at),
+                changes,
+                &model_faults,
+                |of| of,
+            );
             stages[2].push((placement, self.member(spec.role(), backend)));
         }
         let held: Vec<InFlightCounts> =
@@ -441,13 +425,6 @@ impl EngineBuilder {
         };
         ModelSlots::new(model_table, self.config.model_slots(), held, channels, common)
     }
-}
-
-/// What ModelThreads are linked with beside their rings.
-struct SchedulerAids<'a> {
-    profiles: &'a mut ProfileKeeper,
-    tuner: &'a mut Option<TunerThread>,
-    channels: Option<&'a mut ChangeChannels>,
 }
 
 /// Makes a channel for changes, passes its sending end to `keep` and returns the receiving one.

@@ -1,14 +1,15 @@
 //! The start of one host of an engine that is spread over several: its role's threads as in one
 //! process, and a [`Host`] at the ends of the rings whose other threads are elsewhere.
 
+use super::assembly::{Assembly, SIDE_CAPACITY, SchedulerAids};
 use super::builder::EngineBuilder;
 use super::error::StartError;
 use super::findings::Findings;
-use super::identity::{CommonTerms, HostIdentity};
+use super::host_plan::HostPlan;
+use super::identity::HostIdentity;
 use super::rings::EngineRings;
 use super::sub_clusters::BackendSpec;
-use super::{Assembly, SIDE_CAPACITY, SchedulerAids};
-use crate::config::{Config, ExecutorKind, Role};
+use crate::config::{ExecutorKind, Role};
 use crate::runtime::backends::executors::{self, ExecutorIdentity, LoadingExecutor};
 use crate::runtime::backends::model_faults::ModelFaults;
 use crate::runtime::backends::watchdog::Watchdog;
@@ -17,10 +18,9 @@ use crate::runtime::frontend::model_table::ModelTable;
 use crate::runtime::frontend::{FrontendPeer, ModelInfo, QueryTable, largest_slot, slot_classes};
 use crate::runtime::hosts::{
     BackendHost, BackendParts, BackendPlace, FrontendHost, FrontendOfBackend, FrontendPlace, FrontendRings,
-    Host, HostedRings, LocalFrontend, PresenceRings, RowBytes, SchedulerHost,
+    HostedRings, LocalFrontend, PresenceRings, RowBytes, SchedulerHost,
 };
 use crate::runtime::profiling::{KeeperPlan, LearnedProfiles, ProfileKeeper};
-use crate::runtime::start::layout::Layout;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -28,76 +28,11 @@ use symphony_gpu::{EmulatedExecutor, Executor};
 use symphony_scheduler::limits;
 use symphony_transport::message::{Request, Response};
 use symphony_transport::ring::{Consumer, Producer, ring};
-use symphony_transport::link::LinkTerms;
 use symphony_transport::slab::{MAX_SLOTS_PER_CLASS, Slab, SlabOwner, SlabView, SlotClass};
 use symphony_transport::wire::GpuPresence;
 
 /// The presences that a ring to a RankThread holds for each GPU: more than come in a duty cycle.
 const PRESENCES_PER_GPU: usize = 8;
-
-/// A host's links, for whoever drives them.
-pub(crate) struct HostLinks {
-    pub(crate) host: Box<dyn Host>,
-    /// Where the host listens for peers.
-    pub(crate) listens_at: Option<String>,
-    /// The peer of each link.
-    pub(crate) peers: Vec<HostPeer>,
-}
-
-/// The peer of a link.
-#[derive(Clone, Debug)]
-pub(crate) struct HostPeer {
-    pub(crate) name: String,
-    pub(crate) role: Role,
-    /// Its address, where this host connects to it.
-    pub(crate) address: Option<String>,
-}
-
-/// A process of one host: CONFIG as it was read, and which host this is.
-pub(crate) struct HostPlan {
-    pub(crate) whole: Arc<Config>,
-    pub(crate) identity: HostIdentity,
-    /// The incarnation to begin with; by default the time of the start.
-    pub(crate) incarnation: Option<u64>,
-}
-
-impl HostPlan {
-    /// Returns the layout of the host's threads; the frontend of an admin listener has no core.
-    pub(super) fn layout(&self, cores: &[usize]) -> Layout {
-        let api_threads = self.identity.frontends(&self.whole).len().saturating_sub(1);
-        Layout::of_host(&self.identity.own_part(&self.whole), self.identity.role, api_threads, cores)
-    }
-
-    fn peers(&self) -> Vec<HostIdentity> {
-        let all = |role| HostIdentity::all(&self.whole, role);
-        match self.identity.role {
-            Role::Frontend => all(Role::Scheduler).chain(all(Role::Backend)).collect(),
-            Role::Scheduler => all(Role::Frontend).chain(all(Role::Backend)).collect(),
-            Role::Backend => all(Role::Scheduler).chain(all(Role::Frontend)).collect(),
-        }
-    }
-
-    fn links(&self, host: impl Host + 'static) -> HostLinks {
-        let peer = |peer: HostIdentity| HostPeer {
-            name: peer.host(&self.whole).name.clone(),
-            role: peer.role,
-            address: self.identity.dials(&self.whole, peer),
-        };
-        HostLinks {
-            host: Box::new(host),
-            listens_at: self.identity.listens_at(&self.whole),
-            peers: self.peers().into_iter().map(peer).collect(),
-        }
-    }
-
-    fn terms(&self, findings: &Findings) -> CommonTerms<'_> {
-        let terms = CommonTerms::new(&self.whole, self.identity, &findings.models);
-        match self.incarnation {
-            Some(incarnation) => terms.of_incarnation(incarnation),
-            None => terms,
-        }
-    }
-}
 
 impl EngineBuilder {
     /// Puts the process of one host together. `emulate` makes the executor of its emulated GPUs of
@@ -131,7 +66,8 @@ impl EngineBuilder {
         plan: &HostPlan,
         stop: &Arc<AtomicBool>,
     ) -> Result<Vec<LoadingExecutor>, StartError> {
-        let runs = |kind: ExecutorKind| plan.identity.role == Role::Backend && self.config.kinds().contains(&kind);
+        let runs =
+            |kind: ExecutorKind| plan.identity.role == Role::Backend && self.config.kinds().contains(&kind);
         let kinds: BTreeSet<ExecutorKind> =
             self.config.models.iter().map(|model| model.source.kind()).collect();
         let kinds = kinds.into_iter().filter(|kind| kind.has_own_thread() && !runs(*kind));
@@ -166,8 +102,8 @@ impl EngineBuilder {
             ends.collect::<Vec<_>>()
         };
         let local = peers.into_iter().flat_map(local).collect();
-        let terms = plan.terms(&findings);
-        let [scheduler, backends] = split(plan, &terms);
+        let terms = plan.terms(&findings.models);
+        let [scheduler, backends] = plan.split(&terms);
         let scheduler = scheduler.into_iter().next().expect("there is one scheduler");
         let (grace, now) = (self.config.faults.grace, self.clock.now());
         let host = FrontendHost::new(scheduler, backends, (numbers.start, local), grace, now);
@@ -194,10 +130,8 @@ impl EngineBuilder {
     ) -> Result<Assembly, StartError> {
         let whole = &plan.whole;
         let learned = self.config.learned_profiles.as_deref().map(LearnedProfiles::open).transpose()?;
-        let backend = |host: HostIdentity| BackendSpec {
-            kind: host.executors(whole).kind,
-            gpus: host.gpus(whole),
-        };
+        let backend =
+            |host: HostIdentity| BackendSpec { kind: host.executors(whole).kind, gpus: host.gpus(whole) };
         // Rings are made in the order of GPUs.
         let mut hosts: Vec<HostIdentity> = HostIdentity::all(whole, Role::Backend).collect();
         hosts.sort_by_key(|host| host.gpus(whole).start);
@@ -205,7 +139,8 @@ impl EngineBuilder {
         let name = |host: &HostIdentity| host.host(whole).name.clone();
         let roles = hosts.iter().map(|host| (name(host), host.gpus(whole))).collect();
         let counters = Counters::new(self.layout.models.len(), self.layout.ranks.len(), roles);
-        let frontends: u32 = HostIdentity::all(whole, Role::Frontend).map(|of| of.frontends(whole).end).max().unwrap_or(0);
+        let frontends: u32 =
+            HostIdentity::all(whole, Role::Frontend).map(|of| of.frontends(whole).end).max().unwrap_or(0);
         let (peers, mut ends): (Vec<FrontendPeer>, Vec<Option<FrontendRings>>) =
             (0..frontends).map(|_| self.remote_peer()).map(|(peer, rings)| (peer, Some(rings))).unzip();
         let mut rings = self.rings(&findings, &backends, peers, counters.clone());
@@ -221,7 +156,7 @@ impl EngineBuilder {
         let (presence, from_links) = self.presence_rings(&rings);
         let aids = SchedulerAids { profiles: &mut profiles, tuner: &mut tuner, channels: None };
         let [models, ranks] = self.scheduler_threads(&findings, &mut rings, aids, from_links)?;
-        let (terms, now) = (plan.terms(&findings), self.clock.now());
+        let (terms, now) = (plan.terms(&findings.models), self.clock.now());
         let frontend_places = HostIdentity::all(whole, Role::Frontend).map(|host| {
             let numbers = host.frontends(whole);
             let rings = ends[numbers.start as usize..numbers.end as usize].iter_mut();
@@ -260,7 +195,8 @@ impl EngineBuilder {
             (0..threads).map(|_| ring(limits::REQUEST_RING)).unzip();
         let (responses, from_threads): (Vec<Producer<Response>>, Vec<Consumer<Response>>) =
             (0..threads).map(|_| ring(room)).unzip();
-        let (_, slab) = Slab::new(&[SlotClass { slot_bytes: 1, count: 1 }], 0).expect("a slot of a cache line");
+        let (_, slab) =
+            Slab::new(&[SlotClass { slot_bytes: 1, count: 1 }], 0).expect("a slot of a cache line");
         let rings = FrontendRings { requests: to_threads, responses: from_threads, room };
         (FrontendPeer { requests, responses, slab }, rings)
     }
@@ -320,8 +256,8 @@ impl EngineBuilder {
             responses: responses.into_iter().skip(1).collect(),
             completions: rings.rank_thread(0).1,
         };
-        let terms = plan.terms(&findings);
-        let [scheduler, frontends] = split(plan, &terms);
+        let terms = plan.terms(&findings.models);
+        let [scheduler, frontends] = plan.split(&terms);
         let of_frontend = HostIdentity::all(&plan.whole, Role::Frontend).zip(frontends);
         let bytes = |model: &ModelInfo| RowBytes {
             inputs: model.signature.input_bytes(),
@@ -359,11 +295,7 @@ impl EngineBuilder {
 
     /// Makes the slots of a backend: for all rows that its GPUs can have, within the memory that
     /// CONFIG allows.
-    fn local_slab(
-        &self,
-        findings: &Findings,
-        gpus: usize,
-    ) -> Result<(SlabOwner, SlabView), StartError> {
+    fn local_slab(&self, findings: &Findings, gpus: usize) -> Result<(SlabOwner, SlabView), StartError> {
         let batch = findings.models.iter().map(|model| model.max_batch).max().unwrap_or(1).max(1);
         let slots = (gpus * limits::MAX_OUTSTANDING_BATCHES * batch).min(MAX_SLOTS_PER_CLASS);
         let largest = largest_slot(&findings.models, 0);
@@ -376,11 +308,4 @@ impl EngineBuilder {
     fn model_table(&self, findings: &Findings) -> Arc<ModelTable> {
         ModelTable::with_queries(Arc::clone(&findings.models), QueryTable::new(&self.config.queries))
     }
-}
-
-/// Returns the terms of the links to the first peer, and to the others.
-fn split(plan: &HostPlan, terms: &CommonTerms<'_>) -> [Vec<LinkTerms>; 2] {
-    let peers = plan.peers();
-    let (first, others) = peers.split_at(1);
-    [first, others].map(|peers| peers.iter().map(|peer| terms.with(*peer)).collect())
 }

@@ -80,7 +80,7 @@ struct ScheduledHostFault {
 }
 
 /// What connects two links.
-struct Wire {
+struct HostWire {
     /// The site and the link at each end.
     ends: [(usize, usize); 2],
     connection: Connection,
@@ -97,7 +97,7 @@ struct HostsEpisode {
     dice: Dice,
     plan: HostsPlan,
     sites: Vec<Site>,
-    wires: Vec<Wire>,
+    wires: Vec<HostWire>,
     /// The wires of each site, with its end of each.
     wires_of: Vec<Vec<(usize, End)>>,
     faults: VecDeque<ScheduledHostFault>,
@@ -126,7 +126,7 @@ impl HostsEpisode {
         sites.iter_mut().try_for_each(|site| site.start(&plan, Nanos::ZERO))?;
         let wires = wires_between(&sites);
         let own = |site| {
-            let ends = |(at, wire): (usize, &Wire)| {
+            let ends = |(at, wire): (usize, &HostWire)| {
                 let end = End::BOTH.into_iter().find(|end| wire.ends[*end as usize].0 == site)?;
                 Some((at, end))
             };
@@ -159,7 +159,9 @@ impl HostsEpisode {
         let ended = |counts: &RequestCounts| counts.ended() - counts.withdrawn;
         let (good, ended) = (after.good - before.good, ended(&after) - ended(&before));
         if (good as f64) < RECOVERED * ended as f64 || ended == 0 {
-            return Err(format!("{good} of {ended} requests are good after the faults: {before:?} {after:?}"));
+            return Err(format!(
+                "{good} of {ended} requests are good after the faults: {before:?} {after:?}"
+            ));
         }
         self.is_sending = false;
         self.run_until(self.now + HostClients::longest_wait(GRACE))?;
@@ -240,7 +242,9 @@ impl HostsEpisode {
     }
 
     fn inject(&mut self) {
-        let Some(ScheduledHostFault { end, site: at, wire, fault, .. }) = self.faults.pop_front() else { return };
+        let Some(ScheduledHostFault { end, site: at, wire, fault, .. }) = self.faults.pop_front() else {
+            return;
+        };
         let HostsEpisode { now, dice, sites, wires, wires_of, report, .. } = self;
         let site = &mut sites[at];
         let is_of_host = matches!(fault, HostFault::CutHost | HostFault::Pause | HostFault::Kill { .. });
@@ -275,7 +279,7 @@ impl HostsEpisode {
                 site.kill();
                 site.dead_until = site.dead_until.max(end);
                 for (wire, own) in &wires_of[at] {
-                    let Wire { connection, is_open, is_offered, .. } = &mut wires[*wire];
+                    let HostWire { connection, is_open, is_offered, .. } = &mut wires[*wire];
                     if is_told {
                         connection.send(*now, *own, ConnectionEvent::Closed, dice);
                     }
@@ -316,7 +320,7 @@ impl HostsEpisode {
     /// Makes a connection: the one that an end's link wants, or the one that is offered to it.
     fn connect(&mut self, at: usize, end: End, local: Nanos) {
         let HostsEpisode { wires, sites, report, now, .. } = self;
-        let Wire { ends, connection, is_open, is_offered, cut_until } = &mut wires[at];
+        let HostWire { ends, connection, is_open, is_offered, cut_until } = &mut wires[at];
         let (site, link) = ends[end as usize];
         let (peer, _) = ends[1 - end as usize];
         let peer_is_there = *now >= sites[peer].dead_until && *now >= *cut_until;
@@ -343,7 +347,7 @@ impl HostsEpisode {
     /// Takes in what has come to an end of a wire.
     fn read(&mut self, at: usize, end: End, local: Nanos) {
         let HostsEpisode { wires, sites, dice, now, .. } = self;
-        let Wire { ends, connection, is_open, .. } = &mut wires[at];
+        let HostWire { ends, connection, is_open, .. } = &mut wires[at];
         let (site, link) = ends[end as usize];
         let Some(process) = &mut sites[site].process else { return };
         if !is_open[end as usize] {
@@ -370,7 +374,7 @@ impl HostsEpisode {
     /// Puts the bytes of an end on their way.
     fn write(&mut self, at: usize, end: End, local: Nanos) {
         let HostsEpisode { wires, sites, dice, now, .. } = self;
-        let Wire { ends, connection, is_open, .. } = &mut wires[at];
+        let HostWire { ends, connection, is_open, .. } = &mut wires[at];
         let (site, link) = ends[end as usize];
         let Some(process) = &mut sites[site].process else { return };
         let bytes = process.host.take_out(link, local);
@@ -404,7 +408,9 @@ impl HostsEpisode {
             let up = link.map_or(0, |link| process.host.gpus_up(link));
             if up > 0 {
                 let number = identity.number;
-                return Err(format!("backend {number} is unheard for {since:?}, and {up} of its GPUs are up"));
+                return Err(format!(
+                    "backend {number} is unheard for {since:?}, and {up} of its GPUs are up"
+                ));
             }
         }
         Ok(())
@@ -412,7 +418,7 @@ impl HostsEpisode {
 }
 
 /// Returns what connects the sites: a wire for each link that a process connects itself.
-fn wires_between(sites: &[Site]) -> Vec<Wire> {
+fn wires_between(sites: &[Site]) -> Vec<HostWire> {
     let mut wires = Vec::new();
     let role = |role| match role {
         Role::Frontend => HostRole::Frontend,
@@ -427,8 +433,10 @@ fn wires_between(sites: &[Site]) -> Vec<Wire> {
             let is_peer = |other: &Site| (role(other.identity.role), other.identity.number as u32) == peer;
             let Some(acceptor) = sites.iter().position(is_peer) else { continue };
             let Some(other) = &sites[acceptor].process else { continue };
-            let Some(back) = (0..other.host.links()).find(|link| other.host.peer(*link) == own) else { continue };
-            wires.push(Wire {
+            let Some(back) = (0..other.host.links()).find(|link| other.host.peer(*link) == own) else {
+                continue;
+            };
+            wires.push(HostWire {
                 ends: [(dialer, link), (acceptor, back)],
                 connection: Connection::default(),
                 is_open: [false; 2],

@@ -1,0 +1,64 @@
+//! One host of CONFIG as a process: its layout, its peers and what it has of the engine.
+
+use super::identity::{CommonTerms, HostIdentity};
+use super::layout::Layout;
+use crate::config::{Config, Role};
+use crate::runtime::frontend::ModelInfo;
+use crate::runtime::hosts::{Host, HostLinks, HostPeer};
+use std::sync::Arc;
+use symphony_transport::link::LinkTerms;
+
+/// A process of one host: CONFIG as it was read, and which host this is.
+pub(crate) struct HostPlan {
+    pub(crate) whole: Arc<Config>,
+    pub(crate) identity: HostIdentity,
+    /// The incarnation to begin with; by default the time of the start.
+    pub(crate) incarnation: Option<u64>,
+}
+
+impl HostPlan {
+    /// Returns the layout of the host's threads; the frontend of an admin listener has no core.
+    pub(super) fn layout(&self, cores: &[usize]) -> Layout {
+        let api_threads = self.identity.frontends(&self.whole).len().saturating_sub(1);
+        Layout::of_host(&self.identity.own_part(&self.whole), self.identity.role, api_threads, cores)
+    }
+
+    fn peers(&self) -> Vec<HostIdentity> {
+        let all = |role| HostIdentity::all(&self.whole, role);
+        match self.identity.role {
+            Role::Frontend => all(Role::Scheduler).chain(all(Role::Backend)).collect(),
+            Role::Scheduler => all(Role::Frontend).chain(all(Role::Backend)).collect(),
+            Role::Backend => all(Role::Scheduler).chain(all(Role::Frontend)).collect(),
+        }
+    }
+
+    /// Returns the links of the host.
+    pub(super) fn links(&self, host: impl Host + 'static) -> HostLinks {
+        let peer = |peer: HostIdentity| HostPeer {
+            name: peer.host(&self.whole).name.clone(),
+            role: peer.role,
+            address: self.identity.dials(&self.whole, peer),
+        };
+        HostLinks {
+            host: Box::new(host),
+            listens_at: self.identity.listens_at(&self.whole),
+            peers: self.peers().into_iter().map(peer).collect(),
+        }
+    }
+
+    /// Returns what the terms of all its links have in common, once it has loaded these models.
+    pub(super) fn terms(&self, models: &[ModelInfo]) -> CommonTerms<'_> {
+        let terms = CommonTerms::new(&self.whole, self.identity, models);
+        match self.incarnation {
+            Some(incarnation) => terms.of_incarnation(incarnation),
+            None => terms,
+        }
+    }
+
+    /// Returns the terms of the links to the first peer, and to the others.
+    pub(super) fn split(&self, terms: &CommonTerms<'_>) -> [Vec<LinkTerms>; 2] {
+        let peers = self.peers();
+        let (first, others) = peers.split_at(1);
+        [first, others].map(|peers| peers.iter().map(|peer| terms.with(*peer)).collect())
+    }
+}
