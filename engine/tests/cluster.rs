@@ -301,3 +301,32 @@ fn hosts_that_do_not_fit_say_so_on_both_sides() {
     wait_until("both say why", || says("scheduler") && says("backend"));
     assert!(PATIENCE > BACK_WITHIN);
 }
+
+#[test]
+fn the_example_serves_by_one_command_and_ends_at_ctrl_c() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    let folder = tempfile::tempdir().unwrap();
+    let [scheduler, a, b] = free_ports::<3>();
+    let shapes = examples.join("quickstart/shapes.onnx");
+    let text = std::fs::read_to_string(examples.join("cluster/symphony.toml")).unwrap();
+    let text = text.replace("../quickstart/shapes.onnx", shapes.to_str().unwrap());
+    let text = text.replace(":7400", &format!(":{scheduler}")).replace(":7401", &format!(":{a}"));
+    std::fs::write(folder.path().join("symphony.toml"), text.replace(":7402", &format!(":{b}"))).unwrap();
+    // The ports beside it are taken by chance only.
+    let [http] = free_ports::<1>();
+    let log = File::create(folder.path().join("log")).unwrap();
+    let mut example = Command::new("sh");
+    example.arg(examples.join("cluster/run")).arg(env!("CARGO_BIN_EXE_symphony")).arg(folder.path());
+    let mut example = example.arg(http.to_string()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+    let sample = std::fs::read_to_string(examples.join("quickstart/samples/shapes.json")).unwrap();
+    let ask = |port: u16| {
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        request(address, ("POST", "/v2/models/shapes/infer"), "", &sample)
+            .is_ok_and(|(status, ..)| status == 200)
+    };
+    wait_until("both frontends answer", || ask(http) && ask(http + 10));
+    let interrupted = Command::new("kill").args(["-INT", &example.id().to_string()]).status().unwrap();
+    assert!(interrupted.success());
+    wait_until("the example has ended", || example.try_wait().unwrap().is_some());
+    wait_until("its frontends have ended", || !ask(http) && !ask(http + 10));
+}

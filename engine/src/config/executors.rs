@@ -89,9 +89,10 @@ pub(super) fn read_executors(
     let mut kinds = ExecutorKinds::default();
     let mut placed: Vec<String> = Vec::new();
     let executors = root.tables("executors", 0, |table| {
-        let host = read_host_of(table, hosts, &placed)?;
-        placed.extend(host.clone());
-        read_executor(table, host, &mut kinds)
+        let host = read_host_of(table, hosts, &placed);
+        placed.extend(host.clone().flatten());
+        let group = read_executor(table, &mut kinds)?;
+        Some(ExecutorGroup { host: host?, ..group })
     });
     let backends = hosts.iter().filter(|host| host.role == Role::Backend);
     for idle in backends.filter(|host| !placed.contains(&host.name)) {
@@ -126,11 +127,7 @@ fn read_host_of(table: &TomlTable<'_>, hosts: &[HostConfig], placed: &[String]) 
     Some(Some(host.to_owned()))
 }
 
-fn read_executor(
-    table: &TomlTable<'_>,
-    host: Option<String>,
-    kinds: &mut ExecutorKinds,
-) -> Option<ExecutorGroup> {
+fn read_executor(table: &TomlTable<'_>, kinds: &mut ExecutorKinds) -> Option<ExecutorGroup> {
     let kind = table
         .required("kind", "\"cpu\", \"onnxruntime\", \"cuda\" or \"emulated\"")
         .and_then(|v| read_kind(&v));
@@ -156,5 +153,5 @@ fn read_executor(
         table.report("cores", wrong, "list one core for each, or leave `count` out");
         return None;
     }
-    Some(ExecutorGroup { kind: kind?, count, cores, host })
+    Some(ExecutorGroup { kind: kind?, count, cores, host: None })
 }

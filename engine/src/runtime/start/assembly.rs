@@ -14,8 +14,8 @@ use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use symphony_scheduler::limits;
 
-/// The most requests in flight at a frontend of [`Options::side_frontends`](super::Options::side_frontends): a request of the most
-/// rows fits.
+/// The most requests in flight at a frontend of
+/// [`Options::side_frontends`](super::Options::side_frontends): a request of the most rows fits.
 pub(super) const SIDE_CAPACITY: usize = limits::MAX_BATCH;
 
 /// An engine that is put together, and whose ModelThreads, RankThreads and emulated GPUs have no
