@@ -70,7 +70,9 @@ impl From<StartError> for CommandFailure {
             | StartError::Policy(..)
             | StartError::LearnedProfiles(_) => CommandFailure::Input(text),
             StartError::Record(error) => error.into(),
-            StartError::Slab(_) | StartError::Thread(_) => CommandFailure::Machine(text),
+            StartError::Slab(_) | StartError::Thread(_) | StartError::Links(_) => {
+                CommandFailure::Machine(text)
+            }
             StartError::Died(_) => CommandFailure::Fault(text),
         }
     }

@@ -3,6 +3,7 @@
 //! file.
 
 use super::toml_reader::{Bounds, TomlTable};
+use std::path::PathBuf;
 use symphony_scheduler::limits;
 use symphony_transport::Nanos;
 
@@ -57,11 +58,26 @@ pub struct LinkConfig {
     /// The time between two frames on a link, at most. A host that is silent for twice as long is
     /// taken for dead.
     pub heartbeat: Nanos,
+    /// What makes this host one of the engine's, where links leave loopback.
+    pub tls: Option<LinkTlsFiles>,
+}
+
+/// The files of the links' mutual TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkTlsFiles {
+    /// The host's certificate, with its intermediates.
+    pub certificate: PathBuf,
+    /// The private key of the certificate.
+    pub key: PathBuf,
+    /// The authorities that sign all hosts' certificates.
+    pub authorities: PathBuf,
+    /// The DNS name in all hosts' certificates.
+    pub name: String,
 }
 
 impl Default for LinkConfig {
     fn default() -> LinkConfig {
-        LinkConfig { heartbeat: Nanos::from_millis(200) }
+        LinkConfig { heartbeat: Nanos::from_millis(200), tls: None }
     }
 }
 
@@ -73,8 +89,29 @@ impl LinkConfig {
             let heartbeat = table.optional("heartbeat_ms").map_or(Some(default.heartbeat), |value| {
                 value.number(Bounds::from(1.0, 60_000.0)).map(Nanos::from_millis_f64)
             });
-            Some(LinkConfig { heartbeat: heartbeat? })
+            let tls = read_tls(table);
+            Some(LinkConfig { heartbeat: heartbeat?, tls: tls? })
         })
+    }
+}
+
+/// Reads the keys about TLS: all three files, or none.
+fn read_tls(table: &TomlTable<'_>) -> Option<Option<LinkTlsFiles>> {
+    let file =
+        |name| table.optional(name).map(|value| Some(table.folder().join(value.text("a file's name")?)));
+    let files = [file("tls_cert"), file("tls_key"), file("tls_ca")];
+    let name =
+        table.optional("tls_name").map_or(Some("symphony".to_owned()), |value| value.name("a DNS name"))?;
+    match files {
+        [None, None, None] => Some(None),
+        [Some(certificate), Some(key), Some(authorities)] => {
+            let (certificate, key, authorities) = (certificate?, key?, authorities?);
+            Some(Some(LinkTlsFiles { certificate, key, authorities, name }))
+        }
+        _ => {
+            table.report("tls_cert", "is given without the others", "give tls_cert, tls_key and tls_ca");
+            None
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a host's links are to whoever has its sockets: [`Host`]. The thread of the links drives one
 //! over TCP, a simulation over a network of its own.
 
-use crate::config::Role;
+use crate::config::{LinkTlsFiles, Role};
 use symphony_transport::Nanos;
 use symphony_transport::link::{HostLink, Parting};
 use symphony_transport::wire::HostRole;
@@ -76,6 +76,8 @@ pub(crate) struct HostLinks {
     pub(crate) host: Box<dyn Host>,
     /// Where the host listens for peers.
     pub(crate) listens_at: Option<String>,
+    /// The files of the links' TLS, where they leave loopback.
+    pub(crate) tls: Option<LinkTlsFiles>,
     /// The peer of each link.
     pub(crate) peers: Vec<HostPeer>,
 }

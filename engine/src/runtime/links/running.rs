@@ -4,19 +4,21 @@
 use super::board::LinkBoard;
 use super::link_thread::{LinkThread, first_views};
 use super::resolver::{Resolver, resolve};
+use crate::config::LinkTlsFiles;
 use crate::runtime::clock::Clock;
 use crate::runtime::fault::FaultLatch;
 use crate::runtime::hosts::HostLinks;
 use crate::runtime::panics::{catch, install_hook};
 use crate::runtime::threads::agent::{Agent, Idle, NAP, Placement};
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use symphony_transport::Nanos;
 use symphony_transport::doorbell::Doorbells;
-use symphony_transport::tcp::{SocketEvent, SocketOptions, Sockets};
+use symphony_transport::tcp::{LinkTls, SocketEvent, SocketOptions, Sockets};
 
 /// The name of the thread.
 const ROLE: &str = "links";
@@ -56,13 +58,16 @@ impl RunningLinks {
     ///
     /// Errors: the host can't listen at its address, or the system gives no thread.
     pub(crate) fn start(links: HostLinks, plan: LinkThreadPlan) -> io::Result<RunningLinks> {
-        let HostLinks { host, listens_at, peers } = links;
+        let HostLinks { host, listens_at, tls, peers } = links;
         let options = SocketOptions {
             sockets: peers.len() + SPARE_SOCKETS,
             outgoing_bytes: OUTGOING_BYTES,
             ..SocketOptions::default()
         };
         let mut sockets = Sockets::new(options)?;
+        if let Some(files) = tls {
+            sockets.protect(read_tls(&files)?);
+        }
         let listens_at = listens_at.map(|name| listen(&mut sockets, &name)).transpose()?;
         let board = Arc::new(LinkBoard::new(first_views(&peers), listens_at));
         let resolver = Resolver::start(sockets.waker())?;
@@ -84,6 +89,16 @@ impl RunningLinks {
     pub(crate) fn begin_stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
+}
+
+/// Reads what makes this host one of the engine's.
+fn read_tls(files: &LinkTlsFiles) -> io::Result<LinkTls> {
+    let read = |path: &Path| {
+        let failed = |error| io::Error::other(format!("{} can't be read: {error}", path.display()));
+        std::fs::read(path).map_err(failed)
+    };
+    let (chain, key) = (read(&files.certificate)?, read(&files.key)?);
+    LinkTls::new(&chain, &key, &read(&files.authorities)?, &files.name).map_err(io::Error::other)
 }
 
 fn listen(sockets: &mut Sockets, name: &str) -> io::Result<std::net::SocketAddr> {

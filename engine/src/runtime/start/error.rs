@@ -31,6 +31,9 @@ pub enum StartError {
     /// The system gave no thread.
     #[error("the system gave no thread: {0}")]
     Thread(#[from] std::io::Error),
+    /// The links to other hosts can't be used.
+    #[error("{0}")]
+    Links(std::io::Error),
     /// The flight recorder's files can't be created.
     #[error("{0}")]
     Record(#[from] RecordError),

@@ -42,6 +42,7 @@ impl HostPlan {
         HostLinks {
             host: Box::new(host),
             listens_at: self.identity.listens_at(&self.whole),
+            tls: self.whole.links.tls.clone(),
             peers: self.peers().into_iter().map(peer).collect(),
         }
     }

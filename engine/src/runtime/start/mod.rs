@@ -174,7 +174,7 @@ impl EngineBuilder {
             let (clock, bells, faults) = (self.clock.clone(), self.bells.clone(), self.faults.clone());
             RunningLinks::start(links, LinkThreadPlan { placement, clock, bells, faults })
         });
-        let links = links.transpose()?;
+        let links = links.transpose().map_err(StartError::Links)?;
         let (watching, stop) = (self.faults.clone(), Arc::clone(&assembly.stop_executors));
         threads.push(stall_watch::start(watching, self.config.shutdown.thread_timeout, stop)?);
         if let Some(tuner) = assembly.tuner {
