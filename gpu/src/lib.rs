@@ -7,6 +7,7 @@
 
 pub mod cpu;
 pub mod cuda;
+pub mod device_profile;
 pub mod emulated;
 pub mod executor;
 pub mod host;
@@ -20,6 +21,7 @@ pub mod table;
 
 pub use cpu::CpuModel;
 pub use cuda::{CudaExecutor, CudaModel};
+pub use device_profile::{GpuMeasureOptions, GpuProfile, measure_on_gpu};
 pub use emulated::{EmulatedExecutor, EmulatedGpus, EmulatedStartError, Finished};
 pub use executor::{EnqueueError, Executor, FinishedJob, Job, NoWork, RowSlots, Work};
 pub use host::{

@@ -116,19 +116,38 @@ pub fn batch_sizes(max_batch: usize) -> Vec<usize> {
     sizes
 }
 
+/// Random inputs for the rows of a batch.
+pub struct RandomRows(Vec<Vec<u8>>);
+
+impl RandomRows {
+    /// Makes rows for a model, by a seed.
+    pub fn new(model: &dyn HostModel, seed: u64) -> RandomRows {
+        let (rows, mut rng) = (model.max_batch().min(DISTINCT_ROWS), Rng::with_seed(seed));
+        RandomRows((0..rows).map(|_| random_row(model, &mut rng)).collect())
+    }
+
+    /// Returns the inputs of a row.
+    pub fn row(&self, at: usize) -> &[u8] {
+        &self.0[at % self.0.len()]
+    }
+
+    fn row_mut(&mut self, at: usize) -> &mut [u8] {
+        let rows = self.0.len();
+        &mut self.0[at % rows]
+    }
+}
+
 /// A model whose runs are timed, with random inputs for its rows.
 struct TimedModel<'a> {
     model: &'a mut dyn HostModel,
-    inputs: Vec<Vec<u8>>,
+    inputs: RandomRows,
     output: Vec<u8>,
     by: MeasuredBy,
 }
 
 impl TimedModel<'_> {
     fn new<'a>(model: &'a mut dyn HostModel, options: &MeasureOptions) -> TimedModel<'a> {
-        let mut rng = Rng::with_seed(options.seed);
-        let rows = model.max_batch().min(DISTINCT_ROWS);
-        let inputs = (0..rows).map(|_| random_row(model, &mut rng)).collect();
+        let inputs = RandomRows::new(model, options.seed);
         let output = vec![0; model.signature().output_bytes()];
         TimedModel { model, inputs, output, by: options.by }
     }
@@ -156,9 +175,9 @@ impl TimedModel<'_> {
             self.model.arrange(&variants);
         }
         for (row, &variant) in variants.iter().enumerate() {
-            let at = row % self.inputs.len();
-            signature.set_variant(&mut self.inputs[at], variant);
-            self.model.stage(row, &self.inputs[at]);
+            let input = self.inputs.row_mut(row);
+            signature.set_variant(input, variant);
+            self.model.stage(row, input);
         }
         self.model.run(size)?;
         for row in 0..size {
@@ -180,9 +199,24 @@ fn rounds(round: Duration, options: &MeasureOptions) -> usize {
 }
 
 fn summarise(batch: usize, mut samples: Vec<Nanos>) -> ProfileRow {
+    let Percentiles { p50, p99 } = percentiles(&mut samples);
+    ProfileRow { batch, p50, p99 }
+}
+
+/// A median and a 99th percentile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Percentiles {
+    /// The median.
+    pub p50: Nanos,
+    /// The 99th percentile.
+    pub p99: Nanos,
+}
+
+/// Sorts samples, at least one, and returns the median and the 99th percentile, which are samples.
+pub(crate) fn percentiles(samples: &mut [Nanos]) -> Percentiles {
     samples.sort_unstable();
     let at = |share: f64| samples[((samples.len() as f64 * share).ceil() as usize).max(1) - 1];
-    ProfileRow { batch, p50: at(0.5), p99: at(0.99) }
+    Percentiles { p50: at(0.5), p99: at(0.99) }
 }
 
 fn random_row(model: &dyn HostModel, rng: &mut Rng) -> Vec<u8> {

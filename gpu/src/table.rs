@@ -11,7 +11,19 @@ use symphony_transport::Nanos;
 pub const MAX_BATCH: usize = 65_536;
 
 /// The columns of a table's file.
-const HEADER: [&str; 3] = ["batch", "p50_ms", "p99_ms"];
+pub(crate) const HEADER: [&str; 3] = ["batch", "p50_ms", "p99_ms"];
+
+/// The columns of the parts of a batch's time on a GPU, which a file may have behind the others.
+pub(crate) const PARTS: [&str; 8] = [
+    "copy_in_p50_ms",
+    "copy_in_p99_ms",
+    "launch_p50_ms",
+    "launch_p99_ms",
+    "execution_p50_ms",
+    "execution_p99_ms",
+    "copy_out_p50_ms",
+    "copy_out_p99_ms",
+];
 
 /// The execution time of batches of one size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +40,7 @@ pub struct ProfileRow {
 ///
 /// A file of it is CSV with the header `batch,p50_ms,p99_ms`, times in milliseconds, one line a
 /// batch size, the sizes rising; empty lines and those that start with `#` are skipped. Sizes may
-/// be left out.
+/// be left out. The columns of a GPU's parts may follow; they are not kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProfileTable {
     rows: Vec<ProfileRow>,
@@ -180,13 +192,15 @@ fn parse(bytes: &[u8]) -> Result<ProfileTable, (usize, String)> {
     let numbered = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     let mut lines = numbered.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let (mut last, header) = lines.next().ok_or_else(|| (1, wrong_header("nothing")))?;
-    if fields(header).ne(HEADER) {
+    let has_parts = fields(header).eq(HEADER.into_iter().chain(PARTS));
+    if !has_parts && fields(header).ne(HEADER) {
         return Err((last, wrong_header(&format!("`{header}`"))));
     }
+    let columns = HEADER.len() + if has_parts { PARTS.len() } else { 0 };
     let mut rows: Vec<ProfileRow> = Vec::new();
     for (line, text) in lines {
         let before = rows.last().map_or(0, |row| row.batch);
-        let row = parse_row(text).and_then(|row| check_row(&row, before).map(|()| row));
+        let row = parse_row(text, columns).and_then(|row| check_row(&row, before).map(|()| row));
         rows.push(row.map_err(|problem| (line, problem))?);
         last = line;
     }
@@ -201,7 +215,7 @@ fn fields(line: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Formats milliseconds with every nanosecond, which a float would round for long times.
-fn millis(time: Nanos) -> String {
+pub(crate) fn millis(time: Nanos) -> String {
     format!("{}.{:06}", time.0 / 1_000_000, time.0 % 1_000_000)
 }
 
@@ -229,11 +243,18 @@ fn line(points: &[(f64, f64)]) -> (f64, f64) {
     (xy / xx, 0.0)
 }
 
-fn parse_row(line: &str) -> Result<ProfileRow, String> {
+fn parse_row(line: &str, columns: usize) -> Result<ProfileRow, String> {
     let fields: Vec<&str> = fields(line).collect();
-    let &[batch, p50, p99] = fields.as_slice() else {
-        return Err(format!("has {} fields; give three: {}", fields.len(), HEADER.join(",")));
+    let (&[batch, p50, p99, ref parts @ ..], true) = (fields.as_slice(), fields.len() == columns) else {
+        let names: Vec<&str> = HEADER.into_iter().chain(PARTS).take(columns).collect();
+        return Err(format!("has {} fields; give {columns}: {}", fields.len(), names.join(",")));
     };
+    for (field, column) in parts.iter().zip(PARTS) {
+        let is_time = field.parse().is_ok_and(|ms: f64| ms.is_finite() && ms >= 0.0);
+        if !is_time {
+            return Err(format!("{column}: `{field}` is not a time; give milliseconds, 0 or more"));
+        }
+    }
     let batch = batch.parse().map_err(|_| wrong_batch(batch))?;
     Ok(ProfileRow { batch, p50: parse_time(p50, HEADER[1])?, p99: parse_time(p99, HEADER[2])? })
 }
@@ -348,7 +369,7 @@ mod tests {
             (b"batch,p50_ms,p99_ms\n0,1,1\n", ":2: batch: `0` is not a batch size"),
             (b"batch,p50_ms,p99_ms\n2,1,1\n2,1,1\n", ":3: batch: 2 comes after 2"),
             (b"batch,p50_ms,p99_ms\n2,3,1\n", ":2: p99_ms: 1ms is below p50_ms, 3ms"),
-            (b"batch,p50_ms,p99_ms\n2,3\n", ":2: has 2 fields; give three"),
+            (b"batch,p50_ms,p99_ms\n2,3\n", ":2: has 2 fields; give 3: batch,p50_ms,p99_ms"),
             (b"batch,p50_ms,p99_ms\n2,\xff,1\n", ":2: is not UTF-8"),
         ];
         for (text, expected) in cases {

@@ -1,6 +1,7 @@
 //! `symphony compile`: what an ONNX file becomes on a device, printed and written to a file.
 
 use super::failure::CommandFailure;
+use super::file_flags::read_precision;
 use super::file_flags::read_size_flag;
 use clap::Args;
 use std::collections::BTreeMap;
@@ -54,10 +55,6 @@ pub(super) fn compile(arguments: CompileArguments) -> Result<(), CommandFailure>
         eprintln!("{}: written", output.display());
     }
     Ok(())
-}
-
-fn read_precision(name: &str) -> Result<PlanPrecision, String> {
-    PlanPrecision::of_name(name).ok_or_else(|| "it must be fp32, fp16 or bf16".to_owned())
 }
 
 /// Returns the line about what became of the nodes.

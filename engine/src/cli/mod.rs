@@ -32,7 +32,7 @@ mod shutdown;
 mod top;
 
 pub use self::closed_pipe::end_quietly_on_closed_pipe;
-pub use self::file_flags::{read_default_flag, read_size_flag};
+pub use self::file_flags::{read_default_flag, read_precision, read_size_flag};
 
 use self::check::{CheckArguments, check};
 use self::compile::{CompileArguments, compile};

@@ -25,12 +25,13 @@
 //! | all of it | `engine.rs` is the data, `load.rs` the reader |
 //!
 //! `workload/` reads workload files. Below them all are `toml_reader.rs`, which reads any TOML file
-//! field by field, `linear_profile.rs`, and `diagnostics.rs`.
+//! field by field, `linear_profile.rs` and `profile_file.rs`, the two forms of a profile, and
+//! `diagnostics.rs`.
 //!
 //! Architecture invariant: a file uses those below it in this order, never one above: `load`,
-//! `engine`, `repository`, `models`, `executors`, `cores` and the other sections, `linear_profile`,
-//! `toml_reader`, `diagnostics`. The module uses nothing of the engine but the scheduler's crate,
-//! `gpu` and `transport`.
+//! `engine`, `repository`, `models`, `executors`, `cores` and the other sections, `profile_file`,
+//! `linear_profile`, `toml_reader`, `diagnostics`. The module uses nothing of the engine but the
+//! scheduler's crate, `gpu` and `transport`.
 
 mod api;
 mod cores;
@@ -46,6 +47,7 @@ mod log;
 mod models;
 mod network;
 mod onnxruntime;
+mod profile_file;
 mod queries;
 mod query_tensors;
 mod repository;

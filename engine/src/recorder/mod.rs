@@ -37,6 +37,7 @@
 //!
 //! [`crate::runtime`] records; the command `symphony replay` reads.
 
+mod batches;
 mod codec;
 mod description;
 mod explain;
@@ -47,6 +48,7 @@ mod rank_recorder;
 mod record;
 pub mod replay;
 
+pub use batches::{DispatchedBatch, RecordedBatches, batches};
 // Public for the benchmarks and tests, which record threads of their own.
 #[doc(hidden)]
 pub use model_recorder::ModelRecorder;

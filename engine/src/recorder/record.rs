@@ -473,7 +473,7 @@ impl Record {
         Record { small: u16::from(is_up), a: u64::from(gpu.0), ..Record::of(Kind::Presence, QueueId(0)) }
     }
 
-    fn as_completion(&self) -> Completion {
+    pub(super) fn as_completion(&self) -> Completion {
         Completion {
             batch: self.a,
             started: Nanos(self.b),

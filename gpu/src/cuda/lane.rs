@@ -183,6 +183,11 @@ impl Lane {
         self.calls().record(self.departure.ended.get(), departure)
     }
 
+    /// Returns true if the inputs are on the device.
+    pub(super) fn has_arrived(&self) -> DriverResult<bool> {
+        self.calls().is_over(self.arrival.ended.get())
+    }
+
     /// Returns true if the rows have run: the device can run others.
     pub(super) fn has_run(&self) -> DriverResult<bool> {
         self.calls().is_over(self.execution.ended.get())

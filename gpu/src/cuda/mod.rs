@@ -15,6 +15,7 @@
 //! | `weights.rs` | a model's weights, which are loaded and unloaded |
 //! | `open.rs`, `lane.rs`, `model.rs` | a device, the way of a batch, a model |
 //! | `executor.rs` | the executor of one GPU |
+//! | `timing.rs` | the parts of a batch's time, for measurements |
 //!
 //! The kernels are in `gpu/kernels/`.
 
@@ -33,6 +34,7 @@ mod owned;
 mod pages;
 mod room;
 mod source;
+mod timing;
 mod weights;
 
 pub use device_memory::PageCounts;
@@ -44,4 +46,5 @@ pub use model::CudaModel;
 pub use open::{CudaDevice, CudaDevices};
 pub use owned::{OpenDevice, Owned};
 pub use source::kernel_source;
+pub use timing::BatchTimes;
 pub use weights::{DeviceWeights, WeightsLoad};

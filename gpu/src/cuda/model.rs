@@ -10,7 +10,7 @@ use super::room::{ALL_LANES, HOST_LANE, LANES, Room, RoomNeed};
 use super::weights::DeviceWeights;
 use crate::host::{ComputeThread, HostGraph, HostModel, LoadError, RunError};
 use crate::import::{InputDefaults, SizedFile, trial_row};
-use crate::plan::{self, Plan};
+use crate::plan::{self, CompileOptions, Plan};
 use crate::signature::Signature;
 use std::sync::{Arc, PoisonError};
 
@@ -35,19 +35,19 @@ struct CudaGraph {
 }
 
 impl CudaModel {
-    /// Compiles an ONNX file for batches of at most `max_batch` rows and puts it on a device.
+    /// Compiles an ONNX file, for a largest batch or with more options, and puts it on a device.
     ///
     /// # Errors
     /// Those of [`compile()`](crate::plan::compile()), and the driver's: nothing of the model is
     /// left on the device then.
     pub fn load<'a>(
         file: impl Into<SizedFile<'a>>,
-        max_batch: usize,
+        options: impl Into<CompileOptions>,
         device: &Arc<CudaDevice>,
     ) -> Result<CudaModel, LoadError> {
         let file = file.into();
         let path = file.path;
-        let compiled = plan::compile(file, max_batch)?;
+        let compiled = plan::compile(file, options)?;
         trial_row(file.defaults, &compiled.plan.signature(), path)?;
         let model = CudaModel::of_checked(compiled.plan, file.defaults.clone(), device);
         let mut model = model.map_err(|reason| LoadError::Device { path: path.into(), reason })?;
@@ -131,6 +131,12 @@ impl CudaModel {
         }
     }
 
+    /// Returns the fault of the rows that were staged, if there was one, for the run that takes
+    /// them.
+    pub(super) fn take_staged(&mut self) -> DriverResult<()> {
+        std::mem::replace(&mut self.staging, Ok(()))
+    }
+
     fn run_here(&self, rows: usize) -> Result<(), String> {
         let (lane, text) = (&self.lanes[HOST_LANE], |error| self.graph.device.open.note(error).to_string());
         let _weights = self.graph.weights.in_use().ok_or("its weights are not on the GPU")?;
@@ -173,7 +179,7 @@ impl HostModel for CudaModel {
         if rows == 0 || rows > max_batch {
             return Err(RunError::Rows { rows, max_batch });
         }
-        let staged = std::mem::replace(&mut self.staging, Ok(()));
+        let staged = self.take_staged();
         let ran = staged.map_err(|error| error.to_string()).and_then(|()| self.run_here(rows));
         ran.map_err(|reason| RunError::Failed { reason })?;
         self.outcome(HOST_LANE)

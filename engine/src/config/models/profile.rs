@@ -2,13 +2,12 @@
 
 use super::applications::{ServedApplication, read_applications};
 use super::sizes::{MAX_SIZE_CLASSES, Sizes, VariableDimensions};
-use crate::config::diagnostics::Diagnostic;
 use crate::config::executors::ExecutorKind;
 use crate::config::linear_profile;
-use crate::config::toml_reader::{TomlTable, TomlValue};
+use crate::config::profile_file;
+use crate::config::toml_reader::TomlTable;
 use std::sync::Arc;
 use symphony_gpu::import::DimensionSizes;
-use symphony_gpu::{ProfileTable, TableError};
 use symphony_scheduler::limits;
 use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
@@ -181,10 +180,7 @@ fn read_profile(
                 value.report(format!("\"{file}\" is one file for all buckets of sizes"), OF_CLASSES);
                 return None;
             };
-            let path = table.folder().join(file);
-            let measured =
-                ProfileTable::read(&path).map_err(|error| profile_diagnostic(&value, table, error)).ok()?;
-            given(table, measured_profile(&measured, slo?))
+            given(table, profile_file::read(&value, table, (&file, slo?), "give \"measure\", or ")?)
         }
     }
 }
@@ -196,32 +192,5 @@ fn given(table: &TomlTable<'_>, profile: Result<Profile, (String, String)>) -> O
             table.report("slo_ms", wrong, right);
             None
         }
-    }
-}
-
-/// Returns the profile of a measured table, without batches that take longer than the SLO.
-fn measured_profile(table: &ProfileTable, slo: Nanos) -> Result<Profile, (String, String)> {
-    let mut latencies = table.latencies();
-    latencies.truncate(limits::MAX_BATCH);
-    linear_profile::check_alone(latencies.first().copied().unwrap_or_default(), slo)?;
-    latencies.retain(|&latency| latency <= slo);
-    Profile::measured(&latencies)
-        .map_err(|e| (format!("is of a bad profile ({e})"), "measure it again".into()))
-}
-
-/// Reports what is wrong with a profile's file: at its own line where there is one.
-fn profile_diagnostic(value: &TomlValue<'_>, table: &TomlTable<'_>, error: TableError) {
-    match error {
-        TableError::Line { path, line, problem } => {
-            let (wrong, right) =
-                problem.split_once("; ").unwrap_or((&problem, "mend it, or measure it again"));
-            let (wrong, right) = (wrong.into(), right.into());
-            table.add(Diagnostic { file: path, line, field: "profile".into(), wrong, right });
-        }
-        TableError::Unreadable { path, source } => {
-            let wrong = format!("{} can't be read ({source})", path.display());
-            value.report(wrong, "give \"measure\", or a CSV file with the columns batch,p50_ms,p99_ms");
-        }
-        other => value.report(other, "measure it again"),
     }
 }

@@ -35,6 +35,30 @@ const HEAD: &str = "gpus = 8\nrate_rps = 4000.0\n";
 const MODEL: &str = "[[models]]\nname = \"R\"\nalpha_ms = 1.053\nbeta_ms = 5.072\nslo_ms = 25.0\n";
 
 #[test]
+fn a_model_takes_what_a_profile_in_a_file_says() {
+    const PROFILED: &str = "[[models]]\nname = \"R\"\nprofile = \"p.csv\"\nslo_ms = 5\n";
+    let table = "# device: a card\nbatch,p50_ms,p99_ms\n1,1,2\n3,3,4\n4,5,6\n";
+    let read = |text: &str| {
+        let folder = folder(&[(FILE, text.as_bytes()), ("p.csv", table.as_bytes()), ("bad.csv", b"x\n")]);
+        let read = read_workload(&folder.path().join(FILE));
+        read.map_err(|diagnostics| rendered(&diagnostics, folder.path()))
+    };
+    let workload = read(&format!("{HEAD}{PROFILED}")).unwrap();
+    // A batch of four takes longer than the SLO.
+    let measured = Profile::measured(&[2, 3, 4].map(Nanos::from_millis)).unwrap();
+    assert_eq!(workload.models[0].profile, measured);
+    for (text, expected) in [
+        (PROFILED.replace("p.csv", "bad.csv"), "bad.csv:1: profile: `x` is not the header"),
+        (PROFILED.replace("p.csv", "no.csv"), "give alpha_ms and beta_ms, or a CSV file"),
+        (PROFILED.replace("slo_ms = 5", "slo_ms = 1"), "a batch of one alone takes 2 ms"),
+        (format!("{PROFILED}alpha_ms = 1\n"), "alpha_ms"),
+    ] {
+        let found = read(&format!("{HEAD}{text}")).unwrap_err();
+        assert!(found.len() == 1 && found[0].contains(expected), "{found:?} should say {expected}");
+    }
+}
+
+#[test]
 fn a_file_with_every_key_is_read_as_written() {
     let workload = good(
         "gpus = 8\nseed = 7\nwarmup_s = 2.5\nduration_s = 10\nrate_rps = 4_000\npopularity = \"equal\"\n\

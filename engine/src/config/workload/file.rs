@@ -9,6 +9,7 @@ use super::{applications, queries};
 use crate::config::diagnostics::{Diagnostic, Diagnostics, Location};
 use crate::config::linear_profile;
 use crate::config::network::read_network;
+use crate::config::profile_file;
 use crate::config::toml_reader::{Bounds, TomlTable, TomlValue, read};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -170,14 +171,22 @@ fn read_one(table: &TomlTable<'_>) -> Option<EntryModel> {
         Some(name.to_string())
     });
     let varies = table.has("applications");
-    let terms = if varies { None } else { linear_profile::read_terms(table) };
+    let file = if varies { None } else { table.optional("profile") };
+    let terms = if varies || file.is_some() { None } else { linear_profile::read_terms(table) };
     let slo = table.required("slo_ms", "the latency promised, in ms, or \"none\"");
     let slo = slo.and_then(|value| read_slo(&value))?;
     if varies {
         let (varying, profile) = applications::read(table, slo)?;
         return Some(EntryModel { name: name?, profile, slo, varying: Some(varying) });
     }
-    match linear_profile::profile(terms?, slo) {
+    let profile = match file {
+        Some(value) => {
+            let name = value.text("a CSV file's name, as `profile --csv` writes it")?;
+            profile_file::read(&value, table, (name, slo), "give alpha_ms and beta_ms, or ")?
+        }
+        None => linear_profile::profile(terms?, slo),
+    };
+    match profile {
         Ok(profile) => Some(EntryModel { name: name?, profile, slo, varying: None }),
         Err((wrong, right)) => {
             table.report("slo_ms", wrong, right);
