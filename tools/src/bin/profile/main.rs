@@ -182,7 +182,12 @@ fn profile_on_gpu(line: &ProfileCommandLine, ordinal: u32) -> Result<ProfileRepo
     let memory = Watermark::start().ok();
     let lacking = |error: DriverError| (3, format!("--device {}: {error}", line.device));
     let device = CudaDevices::new(None).get(ordinal).map_err(lacking)?;
-    let free = || device.open.calls().free_memory().map_err(|error| (1, error.to_string()));
+    // Weights and rows are in pages, which were taken when the card was opened; graphs are not.
+    let free = || {
+        let (pages, rest) = (device.pages(), device.open.calls().free_memory());
+        let in_pages = u64::from(pages.free) * pages.page_bytes as u64;
+        rest.map(|rest| in_pages + rest).map_err(|error| (1, error.to_string()))
+    };
     let (sizes, defaults) = file_options(line);
     let before = free()?;
     let compile = CompileOptions { max_batch: largest(line), precision: line.precision };

@@ -51,9 +51,11 @@ fn cause(error: StartError) -> RunError {
         | StartError::Limit { .. }
         | StartError::Policy(..)
         | StartError::LearnedProfiles(_) => RunError::Usage(error.to_string()),
-        StartError::Slab(_) | StartError::Thread(_) | StartError::Record(_) | StartError::Died(_) => {
-            RunError::Machine(error.to_string())
-        }
+        StartError::Slab(_)
+        | StartError::Thread(_)
+        | StartError::Links(_)
+        | StartError::Record(_)
+        | StartError::Died(_) => RunError::Machine(error.to_string()),
     }
 }
 
