@@ -105,7 +105,14 @@ impl Server {
         Server::start("echo", command, None)
     }
 
-    fn start(name: &'static str, mut command: Command, config: Option<TempDir>) -> Result<Server, ApiError> {
+    /// Starts a server by a command, and keeps the folder of its configuration until it ends.
+    ///
+    /// Errors: those of [`Server::symphony`].
+    pub fn start(
+        name: &'static str,
+        mut command: Command,
+        config: Option<TempDir>,
+    ) -> Result<Server, ApiError> {
         let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn()?;
         let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
         let mut addresses = BTreeMap::new();

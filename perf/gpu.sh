@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# Measures a GPU with binaries that were built elsewhere, and leaves JSON. It builds nothing.
+# perf/gpu.sh pack FILE packs the release binaries into a .tar.xz to be carried, at most 64 MiB
+# perf/gpu.sh run BIN OUT runs everything from the folder of the binaries BIN; results go to OUT
+# perf/gpu.sh quick BIN OUT the same with small networks and short runs, for a driver without a card
+# Exit codes: 0 done; 1 a criterion failed (OUT/summary.json says which); 2 bad usage; 3 no GPU.
+set -euo pipefail
+
+binaries=(symphony loadgen simulate profile predictability gpu scale)
+
+usage() {
+  sed -n '2,6s/^# \?//p' "$0" >&2
+  exit 2
+}
+
+pack() {
+  local root part size
+  root=$(cd "$(dirname "$0")/.." && pwd)
+  part=$(mktemp -d)
+  trap 'rm -rf "$part"' EXIT
+  for name in "${binaries[@]}"; do
+    strip -o "$part/$name" "${CARGO_TARGET_DIR:-$root/target}/release/$name"
+  done
+  cp "$root/perf/gpu.sh" "$root/perf/gpu_summary.py" "$root/perf/gpu_pytorch.py" "$part"
+  tar -C "$part" -cJf "$1" .
+  size=$(stat -c %s "$1")
+  echo "$1: $size bytes"
+  [ "$size" -le $((64 << 20)) ] || { echo "$1 is larger than 64 MiB" >&2; exit 1; }
+}
+
+# Runs a step: its output goes to OUT/NAME.json, what it says to OUT/NAME.log, its exit code to
+# `code`. A step that fails is noted and the others go on.
+step() {
+  local name=$1 began=$SECONDS
+  shift
+  code=0
+  timeout 300 "$@" > "$out/$name.json" 2> "$out/$name.log" || code=$?
+  printf '%s\t%d\t%d\n' "$name" "$code" $((SECONDS - began)) >> "$out/steps.tsv"
+  printf '%s: exit code %d after %d s\n' "$name" "$code" $((SECONDS - began))
+}
+
+main() {
+  local mode=$1 bin out here
+  bin=$(realpath "$2")
+  mkdir -p "$3"
+  out=$(realpath "$3")
+  here=$(cd "$(dirname "$0")" && pwd)
+  for name in "${binaries[@]}"; do
+    [ -x "$bin/$name" ] || { echo "there is no $bin/$name; build or unpack it first" >&2; exit 2; }
+  done
+  : > "$out/steps.tsv"
+  networks=$(mktemp -d)
+  trap 'rm -rf "$networks"' EXIT
+  local models=(resnet50 densenet121 mobilenet_v2 vgg16 bert_base)
+  local batches=1-8,10,12,14,16,20,24,28,32,40,48,56,64
+  served_batches=1-4,6,8,12,16
+  local small=() runs=200 executions=100000 seconds=10 warm_up=1 code=0
+  if [ "$mode" = quick ]; then
+    small=(--small) runs=3 executions=100 seconds=2 warm_up=0 batches=1-4 served_batches=1-4
+  fi
+  printf '{"mode": "%s", "executions": %d, "runs": %d}\n' "$mode" "$executions" "$runs" > "$out/mode.json"
+
+  step networks "$bin/gpu" networks "$networks" "${small[@]}"
+  # What the driver shows; where it shows nothing, nothing else can be measured.
+  step agreement-mobilenet_v2 "$bin/gpu" agreement --precision fp16 --tolerance 0.01 "$networks/mobilenet_v2.onnx"
+  if [ "$code" = 3 ]; then
+    cat "$out/agreement-mobilenet_v2.log" >&2
+    exit 3
+  fi
+  # The interpreter takes one core of the host's for each.
+  for model in "${models[@]}"; do
+    [ "$model" = mobilenet_v2 ] || step "agreement-$model" "$bin/gpu" agreement --precision fp16 --tolerance 0.01 "$networks/$model.onnx" &
+  done
+  wait
+  for model in "${models[@]}"; do
+    step "profile-$model" "$bin/profile" --model "$networks/$model.onnx" --device cuda:0 --precision fp16 \
+      --batches "$batches" --runs "$runs" --seconds "$seconds" --csv "$networks/$model.csv" --json
+    [ ! -e "$networks/$model.csv" ] || cp "$networks/$model.csv" "$out"
+  done
+  step isolation "$bin/predictability" isolation --model "$networks/resnet50.onnx" --device cuda:0 --precision fp16 \
+    --executions "$executions" --warm-up "$warm_up" --json "$out/isolation-result.json" \
+    --svg "$out/isolation.svg"
+  step bandwidth "$bin/gpu" bandwidth --precision fp16 "$networks/vgg16.onnx"
+  step pytorch python3 "$here/gpu_pytorch.py" --batches 1,8,32 --runs "$runs"
+  serve_three
+  if [ "$mode" = run ]; then
+    step scale "$bin/scale" --sweep-model-threads 1,2,4,8,12 --seconds 0.5 --svg "$out/scale.svg" --json
+  else
+    step scale "$bin/scale" --rate 1e4 --seconds 1 --json
+  fi
+  step summary python3 "$here/gpu_summary.py" "$out"
+  cat "$out/summary.json"
+  exit "$code"
+}
+
+# Serves three models at 80 % of the rate at which the simulator finds 1 % bad requests.
+serve_three() {
+  local goodput rate slo model
+  # `serve` computes in FP32.
+  for model in resnet50 densenet121 mobilenet_v2; do
+    step "profile-fp32-$model" "$bin/profile" --model "$networks/$model.onnx" --device cuda:0 \
+      --batches "$served_batches" --runs "$runs" --seconds "$seconds" --csv "$networks/$model.csv" --json
+  done
+  {
+    printf '[[executors]]\nkind = "cuda"\n'
+    for model in resnet50 densenet121 mobilenet_v2; do
+      slo=$(slo_of "$networks/$model.csv")
+      printf '[[models]]\nname = "%s"\nfile = "%s.onnx"\nprofile = "%s.csv"\nslo_ms = %s\n' \
+        "$model" "$model" "$model" "$slo"
+    done
+  } > "$networks/symphony.toml"
+  {
+    printf 'gpus = 1\nrate_rps = 100\nwarmup_s = 1\nduration_s = %d\n' "$seconds"
+    for model in resnet50 densenet121 mobilenet_v2; do
+      slo=$(slo_of "$networks/$model.csv")
+      printf '[[models]]\nname = "%s"\nprofile = "%s.csv"\nslo_ms = %s\n' "$model" "$model" "$slo"
+    done
+  } > "$networks/three.toml"
+  cp "$networks/symphony.toml" "$networks/three.toml" "$out"
+  step capacity "$bin/simulate" "$networks/three.toml" --goodput --json
+  goodput=$(sed -n 's/.*"goodput_rps": *\([0-9.]*\).*/\1/p' "$out/capacity.json" | head -1)
+  rate=$(awk -v goodput="${goodput:-0}" 'BEGIN { printf "%.3f", goodput * 0.8 }')
+  step served "$bin/predictability" served --config "$networks/symphony.toml" \
+    --workload "$networks/three.toml" --rate "$rate" --json "$out/served-result.json" \
+    --svg "$out/served.svg"
+}
+
+# Prints an SLO for a profile: four times the time of the smallest batch, and 10 ms.
+slo_of() {
+  awk -F, '/^[0-9]/ { printf "%.3f", 4 * $3 + 10; exit }' "$1"
+}
+
+case "${1-}" in
+  pack) [ $# = 2 ] || usage; pack "$2" ;;
+  run | quick) [ $# = 3 ] || usage; main "$@" ;;
+  *) usage ;;
+esac

@@ -1,0 +1,88 @@
+"""Sums up what perf/gpu.sh has left in a folder: gpu_summary.py FOLDER. Prints one JSON object.
+
+Exit code 1 if a criterion does not hold, or a step has failed. What was not measured is null, and no criterion of
+it holds or fails.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+MODELS = ["resnet50", "densenet121", "mobilenet_v2", "vgg16", "bert_base"]
+
+
+def read(folder, name):
+    """Returns the JSON of a step; None if there is none."""
+    try:
+        return json.loads((folder / f"{name}.json").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def at(table, batch):
+    """Returns the median of a batch size in a profile."""
+    return next((row["p50_ms"] for row in table if row["batch"] == batch), None)
+
+
+def ratios(profile, pytorch):
+    """Returns PyTorch's time over ours by batch size."""
+    if profile is None or pytorch is None or pytorch.get("skipped"):
+        return None
+    name = Path(profile["model"]).stem
+    theirs = {row["batch"]: row["p50_ms"] for row in pytorch["models"].get(name, [])}
+    ours = {batch: at(profile["table"], batch) for batch in theirs}
+    return {str(batch): theirs[batch] / ours[batch] for batch in theirs if ours[batch]}
+
+
+def main():
+    folder = Path(sys.argv[1])
+    steps = [line.split("\t") for line in (folder / "steps.tsv").read_text().splitlines()]
+    # A step that found its own criterion broken is told by that; others have failed.
+    judges = [f"agreement-{name}" for name in MODELS] + ["scale"]
+    failed = [name for name, code, _ in steps if code != "0" and not (code == "1" and name in judges)]
+    profiles = {name: read(folder, f"profile-{name}") for name in MODELS}
+    pytorch = read(folder, "pytorch")
+    agreements = [one for name in MODELS for one in read(folder, f"agreement-{name}") or []]
+    isolation, served = read(folder, "isolation-result"), read(folder, "served-result")
+    tail = isolation and isolation["result"]["p9999_over_p50"]
+    bad_rate = served and served["result"]["load"]["bad_rate"]
+    speed = {name: ratios(profile, pytorch) for name, profile in profiles.items()}
+    quick = read(folder, "mode")["mode"] == "quick"
+    criteria = {
+        "every model agrees with the interpreter": len(agreements) == len(MODELS)
+        and all(one["agrees"] for one in agreements),
+        "every model has a profile": all(profiles.values()),
+        "no step failed": not failed,
+    }
+    if not quick:
+        criteria["p99.99 over p50 in isolation is at most 1.02"] = tail and tail <= 1.02
+        criteria["bad rate of three models at 80 % load is at most 1 %"] = None if bad_rate is None else bad_rate <= 0.01
+        bandwidth = read(folder, "bandwidth")
+        criteria["LOAD has at least 0.8 of the bandwidth of a plain copy"] = (
+            bandwidth and bandwidth["load_over_plain"] >= 0.8
+        )
+        measured = [ratio for of in speed.values() for ratio in (of or {}).values()]
+        criteria["as fast as PyTorch: at least 0.8 of it"] = min(measured) >= 0.8 if measured else None
+    device = next((profile["gpu"]["name"] for profile in profiles.values() if profile), None)
+    result = {
+        "mode": read(folder, "mode"),
+        "device": device,
+        "machine": isolation and isolation["machine"],
+        "seconds": {name: int(seconds) for name, _, seconds in steps},
+        "failed": failed,
+        "criteria": criteria,
+        "agreement": agreements,
+        "profiles": profiles,
+        "pytorch": pytorch,
+        "pytorch_over_ours": speed,
+        "isolation": isolation and isolation["result"],
+        "load_bandwidth": read(folder, "bandwidth"),
+        "capacity": read(folder, "capacity"),
+        "served": served and served["result"],
+        "scale": read(folder, "scale"),
+    }
+    print(json.dumps(result, indent=1))
+    sys.exit(1 if False in criteria.values() else 0)
+
+
+main()

@@ -1,0 +1,63 @@
+//! `perf/gpu.sh`, whole, on a driver without a GPU: every step runs, and the summary has every
+//! part.
+
+#[path = "../../engine/tests/harness/binaries.rs"]
+mod binaries;
+#[path = "../../engine/tests/harness/fake_gpus.rs"]
+mod fake_gpus;
+#[path = "../../engine/tests/harness/light_models.rs"]
+#[allow(dead_code, reason = "a part of it is used")]
+mod light_models;
+
+use binaries::build_beside;
+use fake_gpus::FakeGpus;
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn run(folder: &Path, out: &Path, gpus: Option<&FakeGpus>) -> Output {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("gpu.sh");
+    let mut command = Command::new(script);
+    command.arg("quick").arg(folder).arg(out);
+    gpus.into_iter().for_each(|gpus| {
+        gpus.show_to(&mut command);
+    });
+    command.output().unwrap()
+}
+
+#[test]
+fn the_measurement_of_a_card_runs_whole_on_a_fake_one() {
+    let folder = build_beside(env!("CARGO_BIN_EXE_gpu"), &["serve", "simulate"]);
+    let out = tempfile::tempdir().unwrap();
+    let output = run(&folder, out.path(), Some(&FakeGpus::new()));
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let summary = std::fs::read(out.path().join("summary.json")).unwrap();
+    let summary: Value = serde_json::from_slice(&summary).unwrap();
+    assert_eq!(summary["device"], "fake GPU 0");
+    assert_eq!(summary["mode"]["mode"], "quick");
+    assert_eq!(summary["agreement"].as_array().unwrap().len(), 5);
+    for model in ["resnet50", "densenet121", "mobilenet_v2", "vgg16", "bert_base"] {
+        let profile = &summary["profiles"][model];
+        assert_eq!(profile["table"].as_array().unwrap().len(), 4, "{model}: {profile}");
+        assert!(profile["alpha_ms"].is_number() && profile["fit_worst_error"].is_number(), "{profile}");
+    }
+    assert_eq!(summary["isolation"]["execution"]["count"], 100);
+    assert!(summary["served"]["batches"].as_u64().unwrap() > 0, "{}", summary["served"]);
+    assert!(summary["capacity"]["goodput_rps"].as_f64().unwrap() > 0.0, "{}", summary["capacity"]);
+    assert!(out.path().join("served.svg").is_file() && out.path().join("isolation.svg").is_file());
+}
+
+#[test]
+fn a_machine_without_a_driver_ends_the_measurement_with_3() {
+    if symphony_gpu::cuda::Libcuda::open().is_ok() {
+        return; // A machine with one.
+    }
+    let folder = build_beside(env!("CARGO_BIN_EXE_gpu"), &["serve", "simulate"]);
+    let out = tempfile::tempdir().unwrap();
+    let output = run(&folder, out.path(), None);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("there is no CUDA driver on this machine"), "{said}");
+}
