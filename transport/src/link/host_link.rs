@@ -4,6 +4,7 @@
 use super::backoff::{self, Backoff};
 use super::clock::PeerClock;
 use super::credits::{ReceiveCredits, SendCredits, price};
+use super::delays::DelayWindow;
 use super::terms::{Disagreement, LinkTerms};
 use crate::Nanos;
 use crate::wire::{
@@ -108,6 +109,7 @@ pub struct HostLink {
     /// The peer's incarnation of the last connection that was accepted.
     known: u64,
     clock: PeerClock,
+    one_way: DelayWindow,
     backoff: Backoff,
 }
 
@@ -119,7 +121,8 @@ impl HostLink {
         let backoff = Backoff::new(terms.hello.incarnation);
         let phase = Phase::Down(now);
         let connection = ConnectionState::default();
-        HostLink { terms, phase, connection, known: 0, clock: PeerClock::default(), backoff }
+        let (clock, one_way) = (PeerClock::default(), DelayWindow::default());
+        HostLink { terms, phase, connection, known: 0, clock, one_way, backoff }
     }
 
     /// Returns when to connect; `None` while there is a connection, or if there is to be none.
@@ -150,6 +153,13 @@ impl HostLink {
     /// Returns the peer's clock, to map the instants of its messages.
     pub fn clock(&self) -> &PeerClock {
         &self.clock
+    }
+
+    /// Returns the delays of the peer's frames on their way here: from the instant at which a probe
+    /// or a heartbeat was written to that at which this side has read it, at most. Of the
+    /// scheduler's frames at a backend that is d_ctrl; of a backend's at a frontend, d_resp.
+    pub fn one_way(&self) -> &DelayWindow {
+        &self.one_way
     }
 
     /// Begins a connection: the next [`HostLink::write`] gives the `Hello`. Each connection is a
@@ -342,6 +352,7 @@ impl HostLink {
                 self.terms.check(&theirs, models, self.known)?;
                 // Another process's clock has another origin.
                 self.clock = PeerClock::default();
+                self.one_way = DelayWindow::default();
                 self.known = theirs.incarnation;
                 self.connection.to_peer = SendCredits::new(theirs.credits);
                 self.connection.peer = Some(theirs);
@@ -377,13 +388,24 @@ impl HostLink {
                 let sentence = format!("{} after the handshake", payload.kind());
                 return Err(disagreement(CloseCode::Protocol, sentence));
             }
-            Payload::Alive(_) => {}
+            Payload::Alive(Alive { sent, .. }) => self.note_delay(now, sent),
             Payload::Credit(CreditGrant { total }) => self.connection.to_peer.on_grant(total),
-            Payload::TimeProbe(TimeProbe { sent }) => self.connection.asked = Some((sent, now)),
+            Payload::TimeProbe(TimeProbe { sent }) => {
+                self.connection.asked = Some((sent, now));
+                self.note_delay(now, sent);
+            }
             Payload::TimeAnswer(answer) => self.on_time_answer(now, answer)?,
             message => return Ok(Some(message)),
         }
         Ok(None)
+    }
+
+    /// Notes the delay of a frame of the peer, once its clock can be mapped: the most that it can
+    /// have been.
+    fn note_delay(&mut self, now: Nanos, sent: Nanos) {
+        if let Some(bounds) = self.clock.to_ours(sent, now) {
+            self.one_way.record(Nanos(now.0.saturating_sub(bounds.earliest.0)));
+        }
     }
 
     fn on_time_answer(&mut self, now: Nanos, answer: TimeAnswer) -> Result<(), Disagreement> {

@@ -4,9 +4,11 @@
 mod backoff;
 mod clock;
 mod credits;
+mod delays;
 mod host_link;
 mod terms;
 
 pub use clock::{InstantBounds, MAX_DRIFT_PPB, PeerClock};
+pub use delays::DelayWindow;
 pub use host_link::{HostLink, Parting, SendRefusal};
 pub use terms::LinkTerms;

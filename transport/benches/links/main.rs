@@ -1,0 +1,422 @@
+//! What a link costs over real sockets on loopback, as JSON: `cargo bench -p symphony-transport
+//! --bench links -- wire` or `-- incast`. Threads sleep while they wait, so that a machine with few
+//! cores measures work, and rates are by processor time of the receiving thread.
+
+use bare_uring::BareSocket;
+use rustix::time::{ClockId, clock_gettime};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+use symphony_transport::Nanos;
+use symphony_transport::link::{HostLink, LinkTerms};
+use symphony_transport::message::{Ending, Request, Response};
+use symphony_transport::tcp::{SocketEvent, SocketId, SocketOptions, Sockets};
+use symphony_transport::wire::{Hello, HostRole, Payload, ReadOutcome, TensorData, TensorRead, Text};
+
+mod bare_uring;
+
+/// Requests of a frame, and what they take on the wire.
+const BATCH: usize = 32;
+const FRAME_BYTES: usize = 16 + 64 * BATCH;
+
+/// Requests of a measurement of the rate, and rounds of it.
+const REQUESTS: usize = 4_000_000;
+const ROUNDS: usize = 5;
+
+/// Round trips of a measurement.
+const ROUND_TRIPS: usize = 4_000;
+
+/// Figure 12: objects of each frontend, frontends, and bytes of an object.
+const OBJECTS: usize = 8;
+const FRONTENDS: usize = 8;
+const OBJECT_BYTES: usize = 150_000;
+const FETCHES: usize = 400;
+
+fn terms(role: HostRole, peer: HostRole) -> LinkTerms {
+    let hello = Hello {
+        config: [7; 32],
+        incarnation: 1,
+        heartbeat_every: Nanos::from_secs(10),
+        role: role as u32,
+        number: 0,
+        first_gpu: 0,
+        gpus: 0,
+        max_batch: 64,
+        credits: 1 << 16,
+        name: Text::new(role.name()),
+    };
+    LinkTerms { hello, models: Vec::new(), peer: (peer, 0) }
+}
+
+/// One end of a link: its sockets, and the bytes of a frame that is not whole.
+struct LinkEnd {
+    sockets: Sockets,
+    socket: Option<SocketId>,
+    link: HostLink,
+    incoming: Vec<u8>,
+    began: Instant,
+}
+
+impl LinkEnd {
+    fn new(role: HostRole, peer: HostRole) -> LinkEnd {
+        let options = SocketOptions { sockets: 4, outgoing_bytes: 256 << 10, ..SocketOptions::default() };
+        LinkEnd {
+            sockets: Sockets::new(options).unwrap(),
+            socket: None,
+            link: HostLink::new(terms(role, peer), Nanos::ZERO),
+            incoming: Vec::new(),
+            began: Instant::now(),
+        }
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos(self.began.elapsed().as_nanos() as u64)
+    }
+
+    /// Takes what has come; hands each message to `take`, which returns how many records it had.
+    fn turn(&mut self, mut take: impl FnMut(Payload<'_>) -> usize) {
+        let now = self.now();
+        let LinkEnd { sockets, socket, link, incoming, .. } = self;
+        while let Some(event) = sockets.next(now) {
+            match event {
+                SocketEvent::Accepted { socket: came, .. } | SocketEvent::Connected { socket: came, .. } => {
+                    *socket = Some(came);
+                    link.connected(now);
+                }
+                SocketEvent::Received { bytes, .. } => {
+                    incoming.extend_from_slice(bytes);
+                    let mut read = 0;
+                    while let Some((message, length)) = link.receive(now, &incoming[read..]).unwrap() {
+                        read += length;
+                        if let Some(message) = message {
+                            let records = take(message);
+                            link.consumed(records as u64);
+                        }
+                    }
+                    incoming.drain(..read);
+                }
+                SocketEvent::Closed { .. } => *socket = None,
+                SocketEvent::AcceptFailed { error, .. } => panic!("{error}"),
+            }
+        }
+    }
+
+    /// Queues a message, if the link has credits and the socket room.
+    fn send(&mut self, payload: &Payload<'_>, bytes: usize) -> bool {
+        let now = self.now();
+        let Some(socket) = self.socket else { return false };
+        let Ok(room) = self.sockets.reserve(socket, bytes) else { return false };
+        let Ok(length) = self.link.send(now, payload, room) else { return false };
+        self.sockets.commit(socket, length);
+        true
+    }
+
+    /// Queues the link's own frames, flushes, and sleeps until something comes.
+    fn flush(&mut self, sleep: Option<Duration>) {
+        let now = self.now();
+        while let Some(room) = self.socket.and_then(|socket| self.sockets.reserve(socket, 512).ok()) {
+            let length = self.link.write(now, room);
+            if length == 0 {
+                break;
+            }
+            self.sockets.commit(self.socket.unwrap(), length);
+        }
+        self.sockets.flush();
+        if let Some(timeout) = sleep {
+            self.sockets.wait(timeout);
+        }
+    }
+}
+
+/// Two ends whose link is to be: the second listens.
+fn ends() -> (LinkEnd, LinkEnd, SocketAddr) {
+    let dials = LinkEnd::new(HostRole::Frontend, HostRole::Scheduler);
+    let mut listens = LinkEnd::new(HostRole::Scheduler, HostRole::Frontend);
+    let listener = listens.sockets.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listens.sockets.address(listener);
+    (dials, listens, address)
+}
+
+fn cpu() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+const NAP: Option<Duration> = Some(Duration::from_millis(1));
+
+/// Returns the requests that a link's receiving thread takes in a second of processor time, and in
+/// a second.
+fn link_rate() -> (f64, f64) {
+    let (mut dials, mut listens, address) = ends();
+    let sender = thread::spawn(move || {
+        let now = dials.now();
+        dials.sockets.connect(now, address).unwrap();
+        let requests = [Request { id: 1, ..Request::default() }; BATCH];
+        let mut left = REQUESTS;
+        let mut connected = false;
+        while left > 0 || (connected && dials.socket.is_some()) {
+            dials.turn(|_| 1);
+            connected |= dials.socket.is_some();
+            while left > 0 && dials.send(&Payload::Requests((&requests[..]).into()), FRAME_BYTES) {
+                left -= BATCH;
+            }
+            dials.flush(NAP);
+        }
+    });
+    let (mut taken, mut sum) = (0, 0);
+    let mut since = None;
+    while taken < REQUESTS {
+        listens.turn(|message| {
+            let Payload::Requests(requests) = message else { return 1 };
+            since.get_or_insert_with(|| (cpu(), Instant::now()));
+            sum += requests.iter().map(|request| request.id).sum::<u64>();
+            taken += requests.len();
+            requests.len()
+        });
+        listens.flush(NAP);
+    }
+    assert_eq!(sum, REQUESTS as u64);
+    let (cpu_then, then) = since.unwrap();
+    let rates = (REQUESTS as f64 / (cpu() - cpu_then), REQUESTS as f64 / then.elapsed().as_secs_f64());
+    drop(listens);
+    sender.join().unwrap();
+    rates
+}
+
+/// Returns the rates of a bare receiver, which looks at nothing.
+fn bare_rate() -> (f64, f64) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let sender = thread::spawn(move || {
+        let mut bare = BareSocket::new(TcpStream::connect(address).unwrap(), 256 << 10);
+        let mut left = REQUESTS / BATCH * FRAME_BYTES;
+        while left > 0 {
+            let bytes = left.min(256 << 10);
+            bare.send(bytes);
+            left -= bytes;
+        }
+    });
+    let mut bare = BareSocket::new(listener.accept().unwrap().0, 32 << 10);
+    let mut bytes = bare.receive();
+    let (cpu_then, then) = (cpu(), Instant::now());
+    while bytes < REQUESTS / BATCH * FRAME_BYTES {
+        bytes += bare.receive();
+    }
+    let rates = (REQUESTS as f64 / (cpu() - cpu_then), REQUESTS as f64 / then.elapsed().as_secs_f64());
+    sender.join().unwrap();
+    rates
+}
+
+/// Returns the times from a request to its answer that it was dropped, in microseconds.
+fn link_round_trips() -> Vec<f64> {
+    let (mut dials, mut listens, address) = ends();
+    let server = thread::spawn(move || {
+        let mut connected = false;
+        while !connected || listens.socket.is_some() {
+            let mut answers = Vec::new();
+            listens.turn(|message| {
+                let Payload::Requests(requests) = message else { return 1 };
+                answers.extend(requests.iter().map(|request| Response {
+                    id: request.id,
+                    slot: request.slot,
+                    ending: Ending::DroppedInQueue as u32,
+                    ..Response::default()
+                }));
+                requests.len()
+            });
+            connected |= listens.socket.is_some();
+            if !answers.is_empty() {
+                assert!(listens.send(&Payload::Responses((&answers[..]).into()), 16 + 64 * answers.len()));
+            }
+            listens.flush(Some(Duration::from_millis(100)));
+        }
+    });
+    let now = dials.now();
+    dials.sockets.connect(now, address).unwrap();
+    let mut times = Vec::new();
+    for id in 1..=ROUND_TRIPS as u64 {
+        let request = [Request { id, ..Request::default() }];
+        let mut began = Instant::now();
+        while !dials.send(&Payload::Requests((&request[..]).into()), 80) {
+            dials.turn(|_| 1);
+            dials.flush(NAP);
+            began = Instant::now();
+        }
+        let mut is_answered = false;
+        while !is_answered {
+            dials.flush(Some(Duration::from_millis(100)));
+            dials.turn(|_| {
+                is_answered = true;
+                1
+            });
+        }
+        times.push(began.elapsed().as_secs_f64() * 1e6);
+    }
+    drop(dials);
+    server.join().unwrap();
+    times
+}
+
+/// Returns the times of bare echoes of as many bytes, in microseconds.
+fn bare_round_trips() -> Vec<f64> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = thread::spawn(move || {
+        let mut bare = BareSocket::new(listener.accept().unwrap().0, 80);
+        loop {
+            match bare.receive() {
+                0 => return,
+                bytes => bare.send(bytes),
+            }
+        }
+    });
+    let mut bare = BareSocket::new(TcpStream::connect(address).unwrap(), 80);
+    let mut times = Vec::new();
+    for _ in 0..ROUND_TRIPS {
+        let began = Instant::now();
+        bare.send(80);
+        bare.receive();
+        times.push(began.elapsed().as_secs_f64() * 1e6);
+    }
+    drop(bare);
+    server.join().unwrap();
+    times
+}
+
+fn percentile(times: &mut [f64], share: f64) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[((times.len() as f64 * share) as usize).min(times.len() - 1)]
+}
+
+fn wire() -> String {
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        let (bare_cpu, bare_wall) = bare_rate();
+        let (link_cpu, link_wall) = link_rate();
+        let [bare_p50, link_p50] =
+            [bare_round_trips(), link_round_trips()].map(|mut times| percentile(&mut times, 0.5));
+        rounds.push(format!(
+            "{{\"bare_requests_per_cpu_s\": {bare_cpu:.0}, \"link_requests_per_cpu_s\": {link_cpu:.0}, \
+             \"bare_requests_per_s\": {bare_wall:.0}, \"link_requests_per_s\": {link_wall:.0}, \
+             \"bare_round_trip_p50_us\": {bare_p50:.2}, \"link_round_trip_p50_us\": {link_p50:.2}, \
+             \"round_trip_ratio\": {:.3}}}",
+            link_p50 / bare_p50
+        ));
+    }
+    format!(
+        "{{\"requests\": {REQUESTS}, \"round_trips\": {ROUND_TRIPS}, \"rounds\": [{}]}}",
+        rounds.join(", ")
+    )
+}
+
+/// Serves objects to the backend, as all frontends.
+fn serve_objects(mut sockets: Sockets) {
+    let object = vec![7; OBJECT_BYTES];
+    let mut gone = 0;
+    let mut reads: Vec<(SocketId, TensorRead)> = Vec::new();
+    while gone < FRONTENDS {
+        while let Some(event) = sockets.next(Nanos(1)) {
+            match event {
+                SocketEvent::Received { socket, mut bytes } => {
+                    // Orders are small and come whole: each frontend's are sent at once.
+                    while let Some((Payload::TensorRead(read), length)) =
+                        symphony_transport::wire::decode(bytes).unwrap()
+                    {
+                        reads.push((socket, read));
+                        bytes = &bytes[length..];
+                    }
+                    assert!(bytes.is_empty());
+                }
+                SocketEvent::Closed { .. } => gone += 1,
+                _ => {}
+            }
+        }
+        reads.retain(|&(socket, TensorRead { read, .. })| {
+            let Ok(room) = sockets.reserve(socket, 32 + OBJECT_BYTES) else { return true };
+            let head = TensorData { read, outcome: ReadOutcome::Read as u32, bytes: OBJECT_BYTES as u32 };
+            let length = Payload::TensorData(head, &object).encode(room).unwrap();
+            sockets.commit(socket, length);
+            false
+        });
+        sockets.flush();
+        sockets.wait(Duration::from_millis(if reads.is_empty() { 100 } else { 1 }));
+    }
+}
+
+fn incast() -> String {
+    let options = SocketOptions { sockets: 16, outgoing_bytes: 256 << 10, ..SocketOptions::default() };
+    let mut frontends = Sockets::new(options).unwrap();
+    let listener = frontends.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = frontends.address(listener);
+    let server = thread::spawn(move || serve_objects(frontends));
+    let mut backend = Sockets::new(options).unwrap();
+    let ids: Vec<_> = (0..FRONTENDS).map(|_| backend.connect(Nanos(1), address).unwrap()).collect();
+    let mut up = 0;
+    while up < FRONTENDS {
+        while let Some(event) = backend.next(Nanos(1)) {
+            up += usize::from(matches!(event, SocketEvent::Connected { .. }));
+        }
+        backend.flush();
+    }
+    let mut incoming = vec![Vec::new(); FRONTENDS];
+    let mut times = Vec::new();
+    for _ in 0..FETCHES {
+        for &socket in &ids {
+            for read in 0..OBJECTS as u64 {
+                let order =
+                    TensorRead { read, slot: Request::default().slot, offset: 0, bytes: OBJECT_BYTES as u32 };
+                let mut frame = [0; 64];
+                let length = Payload::TensorRead(order).encode(&mut frame).unwrap();
+                backend.send(socket, &frame[..length]).unwrap();
+            }
+        }
+        let began = Instant::now();
+        backend.flush();
+        let mut came = 0;
+        while came < OBJECTS * FRONTENDS {
+            backend.wait(Duration::from_millis(100));
+            while let Some(event) = backend.next(Nanos(1)) {
+                let SocketEvent::Received { socket, bytes } = event else { panic!("{event:?}") };
+                let at = ids.iter().position(|id| *id == socket).unwrap();
+                let incoming: &mut Vec<u8> = &mut incoming[at];
+                incoming.extend_from_slice(bytes);
+                while let Some((_, length)) = symphony_transport::wire::decode(incoming).unwrap() {
+                    incoming.drain(..length);
+                    came += 1;
+                    times.push(began.elapsed().as_secs_f64() * 1e3);
+                }
+            }
+            backend.flush();
+        }
+    }
+    ids.iter().for_each(|&socket| backend.close(Nanos(1), socket));
+    backend.flush();
+    drop(backend);
+    server.join().unwrap();
+    let [p50, p90, p99, p999, p9999] =
+        [0.5, 0.9, 0.99, 0.999, 0.9999].map(|share| percentile(&mut times, share));
+    format!(
+        "{{\"frontends\": {FRONTENDS}, \"objects_each\": {OBJECTS}, \"object_bytes\": {OBJECT_BYTES}, \
+         \"fetches\": {FETCHES}, \"tcp_ms\": {{\"p50\": {p50:.3}, \"p90\": {p90:.3}, \"p99\": {p99:.3}, \
+         \"p99.9\": {p999:.3}, \"p99.99\": {p9999:.3}}}, \"rdma\": \"not measured\"}}"
+    )
+}
+
+fn main() {
+    let which = std::env::args().find(|argument| argument == "wire" || argument == "incast");
+    let result = match which.as_deref() {
+        Some("wire") => wire(),
+        Some(_) => incast(),
+        None => {
+            eprintln!("say which: `wire` or `incast`");
+            std::process::exit(2);
+        }
+    };
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+    let driver = Sockets::new(SocketOptions::default()).unwrap().driver().to_owned();
+    println!(
+        "{{\"machine\": {{\"cores\": {cores}, \"kernel\": \"{kernel}\", \"shared\": true}}, \
+         \"driver\": \"{driver}\", \"result\": {result}}}"
+    );
+}
