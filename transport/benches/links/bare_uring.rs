@@ -25,11 +25,11 @@ impl BareSocket {
         self.run(opcode::Recv::new(Fd(self.stream.as_raw_fd()), address, length).build())
     }
 
-    /// Sends the first bytes of what was received last.
-    pub(crate) fn send(&mut self, bytes: usize) {
+    /// Sends the first bytes of what was received last, and returns how many went.
+    pub(crate) fn send(&mut self, bytes: usize) -> usize {
         let bytes = &self.buffer[..bytes];
         let entry = opcode::Send::new(Fd(self.stream.as_raw_fd()), bytes.as_ptr(), bytes.len() as u32);
-        self.run(entry.build());
+        self.run(entry.build())
     }
 
     fn run(&mut self, entry: io_uring::squeue::Entry) -> usize {

@@ -20,11 +20,11 @@ const BATCH: usize = 32;
 const FRAME_BYTES: usize = 16 + 64 * BATCH;
 
 /// Requests of a measurement of the rate, and rounds of it.
-const REQUESTS: usize = 4_000_000;
+const REQUESTS: usize = 40_000_000;
 const ROUNDS: usize = 5;
 
 /// Round trips of a measurement.
-const ROUND_TRIPS: usize = 4_000;
+const ROUND_TRIPS: usize = 2_000;
 
 /// Figure 12: objects of each frontend, frontends, and bytes of an object.
 const OBJECTS: usize = 8;
@@ -191,16 +191,16 @@ fn bare_rate() -> (f64, f64) {
         let mut bare = BareSocket::new(TcpStream::connect(address).unwrap(), 256 << 10);
         let mut left = REQUESTS / BATCH * FRAME_BYTES;
         while left > 0 {
-            let bytes = left.min(256 << 10);
-            bare.send(bytes);
-            left -= bytes;
+            left -= bare.send(left.min(256 << 10));
         }
     });
     let mut bare = BareSocket::new(listener.accept().unwrap().0, 32 << 10);
     let mut bytes = bare.receive();
     let (cpu_then, then) = (cpu(), Instant::now());
     while bytes < REQUESTS / BATCH * FRAME_BYTES {
-        bytes += bare.receive();
+        let more = bare.receive();
+        assert!(more > 0, "the sender has sent less than it should");
+        bytes += more;
     }
     let rates = (REQUESTS as f64 / (cpu() - cpu_then), REQUESTS as f64 / then.elapsed().as_secs_f64());
     sender.join().unwrap();
@@ -266,7 +266,7 @@ fn bare_round_trips() -> Vec<f64> {
         loop {
             match bare.receive() {
                 0 => return,
-                bytes => bare.send(bytes),
+                bytes => assert_eq!(bare.send(bytes), bytes),
             }
         }
     });
@@ -274,8 +274,7 @@ fn bare_round_trips() -> Vec<f64> {
     let mut times = Vec::new();
     for _ in 0..ROUND_TRIPS {
         let began = Instant::now();
-        bare.send(80);
-        bare.receive();
+        assert_eq!((bare.send(80), bare.receive()), (80, 80));
         times.push(began.elapsed().as_secs_f64() * 1e6);
     }
     drop(bare);
