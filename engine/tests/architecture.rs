@@ -25,7 +25,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 const CRATES: &[(&str, &[&str])] = &[
     ("transport", &[]),
     ("gpu", &["symphony-transport"]),
-    ("gpu/fake_driver", &["symphony-gpu"]),
+    ("gpu/fake_driver", &["symphony-gpu", "symphony-transport"]),
     ("engine/scheduler", &["symphony-transport"]),
     ("engine", &["symphony-gpu", "symphony-scheduler", "symphony-transport"]),
     ("tools", &["symphony", "symphony-gpu", "symphony-scheduler", "symphony-transport"]),

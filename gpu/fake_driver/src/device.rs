@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use symphony_gpu::cuda::driver::{
     Device, DeviceFacts, DeviceObject, DevicePointer, Event, Graph, Kernel, LaunchShape, Module, Page,
-    Pinned, Reservation, Stream,
+    Pinned, ReservedAddresses, Stream,
 };
 use symphony_gpu::cuda::launch::KERNELS;
 use symphony_gpu::cuda::{DriverError, DriverResult};
@@ -293,13 +293,13 @@ impl Device for FakeDevice {
         })
     }
 
-    fn reserve(&self, bytes: usize) -> DriverResult<Reservation> {
+    fn reserve(&self, bytes: usize) -> DriverResult<ReservedAddresses> {
         self.call("reserve", |_| {
             if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) {
                 return Err(refused("reserve", "the size is no multiple of the granularity"));
             }
             let start = DevicePointer(lock(&self.shared.memory).reserve(bytes));
-            Ok(Reservation { start, bytes })
+            Ok(ReservedAddresses { start, bytes })
         })
     }
 
@@ -504,7 +504,9 @@ impl Device for FakeDevice {
             DeviceObject::Memory(at) => lock(&self.shared.memory).free_device(at.0),
             DeviceObject::Pinned(of) => lock(&self.shared.memory).free_pinned(of.0),
             DeviceObject::Page(of) => lock(&self.shared.memory).free_page(of.0),
-            DeviceObject::Reservation(of) => lock(&self.shared.memory).free_reservation(of.start.0, of.bytes),
+            DeviceObject::ReservedAddresses(of) => {
+                lock(&self.shared.memory).free_reservation(of.start.0, of.bytes)
+            }
             DeviceObject::Stream(of) => state.queues.streams.remove(&of.0).is_some(),
             DeviceObject::Event(of) => state.queues.events.remove(&of.0).is_some(),
             DeviceObject::Module(of) => state.modules.remove(&of.0).is_some(),

@@ -12,7 +12,8 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::Arc;
 use symphony_gpu::cuda::DriverResult;
 use symphony_gpu::cuda::driver::{
-    Device, DeviceObject, DevicePointer, Event, Graph, Kernel, LaunchShape, Module, Page, Reservation, Stream,
+    Device, DeviceObject, DevicePointer, Event, Graph, Kernel, LaunchShape, Module, Page, ReservedAddresses,
+    Stream,
 };
 use symphony_gpu::cuda::launch::KERNELS;
 
@@ -313,7 +314,7 @@ unsafe extern "C" fn cuMemAddressReserve(
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemAddressFree(start: u64, bytes: usize) -> CuResult {
-    release(Reservation { start: DevicePointer(start), bytes })
+    release(ReservedAddresses { start: DevicePointer(start), bytes })
 }
 
 #[unsafe(no_mangle)]

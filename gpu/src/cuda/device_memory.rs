@@ -5,7 +5,7 @@
 //! A device that can't map pages has one allocation in their place. Ranges are parts of it then,
 //! which don't grow, and weights stay where they are.
 
-use super::driver::{DevicePointer, Page, Reservation};
+use super::driver::{DevicePointer, Page, ReservedAddresses};
 use super::error::{DriverError, DriverResult};
 use super::owned::{OpenDevice, Owned};
 use super::pages::PagePool;
@@ -127,7 +127,7 @@ pub(super) struct PageRange {
     /// could not be taken away.
     usable: usize,
     /// The addresses; `None` for a part of an allocation.
-    reservation: Option<Owned<Reservation>>,
+    reservation: Option<Owned<ReservedAddresses>>,
 }
 
 impl PageRange {

@@ -70,7 +70,7 @@ pub struct Page(pub u64);
 
 /// Reserved addresses of a device, which have memory only where pages are mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Reservation {
+pub struct ReservedAddresses {
     /// The first address.
     pub start: DevicePointer,
     /// How many there are.
@@ -88,7 +88,7 @@ pub enum DeviceObject {
     Module(Module),
     Graph(Graph),
     Page(Page),
-    Reservation(Reservation),
+    ReservedAddresses(ReservedAddresses),
 }
 
 impl From<DevicePointer> for DeviceObject {
@@ -133,9 +133,9 @@ impl From<Page> for DeviceObject {
     }
 }
 
-impl From<Reservation> for DeviceObject {
-    fn from(reservation: Reservation) -> DeviceObject {
-        DeviceObject::Reservation(reservation)
+impl From<ReservedAddresses> for DeviceObject {
+    fn from(reservation: ReservedAddresses) -> DeviceObject {
+        DeviceObject::ReservedAddresses(reservation)
     }
 }
 
@@ -173,7 +173,7 @@ pub trait Device: Send + Sync {
     fn create_page(&self, bytes: usize) -> DriverResult<Page>;
 
     /// Reserves addresses. `bytes` is a multiple of the granularity.
-    fn reserve(&self, bytes: usize) -> DriverResult<Reservation>;
+    fn reserve(&self, bytes: usize) -> DriverResult<ReservedAddresses>;
 
     /// Maps a page of `bytes` to reserved addresses at which there is none. The device may use them
     /// from [`Device::allow`] on.

@@ -24,20 +24,20 @@ pub(super) struct Lane {
     staged_outputs: Owned<Pinned>,
     /// The graph of each batch size.
     graphs: Vec<Owned<Graph>>,
-    arrival: Span,
-    execution: Span,
-    departure: Span,
+    arrival: TimedPart,
+    execution: TimedPart,
+    departure: TimedPart,
 }
 
 /// A part of a batch's way: two timed events of a stream, before it and after it.
-struct Span {
+struct TimedPart {
     began: Owned<Event>,
     ended: Owned<Event>,
 }
 
-impl Span {
-    fn new(device: &CudaDevice) -> DriverResult<Span> {
-        Ok(Span { began: device.timed_event()?, ended: device.timed_event()? })
+impl TimedPart {
+    fn new(device: &CudaDevice) -> DriverResult<TimedPart> {
+        Ok(TimedPart { began: device.timed_event()?, ended: device.timed_event()? })
     }
 
     fn time(&self, calls: &dyn Device) -> DriverResult<Nanos> {
@@ -127,9 +127,9 @@ impl Lane {
             staged_inputs: Owned::new(open, calls.allocate_pinned(plan.input_bytes)?),
             staged_outputs: Owned::new(open, calls.allocate_pinned(outputs)?),
             graphs: Vec::new(),
-            arrival: Span::new(device)?,
-            execution: Span::new(device)?,
-            departure: Span::new(device)?,
+            arrival: TimedPart::new(device)?,
+            execution: TimedPart::new(device)?,
+            departure: TimedPart::new(device)?,
             device: Arc::clone(device),
         })
     }

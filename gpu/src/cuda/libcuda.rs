@@ -7,7 +7,7 @@
 
 use super::driver::{
     Device, DeviceFacts, DeviceObject, DevicePointer, Driver, Event, Graph, Kernel, LaunchShape, Module,
-    Page, Pinned, Reservation, Stream,
+    Page, Pinned, ReservedAddresses, Stream,
 };
 use super::error::{DriverError, DriverResult, FailedCall};
 use cudarc::driver::sys;
@@ -406,13 +406,13 @@ impl Device for LibcudaDevice {
         made.map(Page)
     }
 
-    fn reserve(&self, bytes: usize) -> DriverResult<Reservation> {
+    fn reserve(&self, bytes: usize) -> DriverResult<ReservedAddresses> {
         let mut start = 0;
         self.call("reserve addresses", |_| {
             // SAFETY: writes one address, of the device, which the host never reads.
             Ok(unsafe { sys::cuMemAddressReserve(&mut start, bytes, 0, 0, 0) })
         })?;
-        Ok(Reservation { start: DevicePointer(start), bytes })
+        Ok(ReservedAddresses { start: DevicePointer(start), bytes })
     }
 
     fn map(&self, at: DevicePointer, page: Page, bytes: usize) -> DriverResult<()> {
@@ -676,7 +676,7 @@ impl Device for LibcudaDevice {
             let number = match resource {
                 // SAFETY: device memory, which the host never reads.
                 DeviceObject::Memory(at) => return Ok(unsafe { sys::cuMemFree_v2(at.0) }),
-                DeviceObject::Reservation(Reservation { start, bytes }) => {
+                DeviceObject::ReservedAddresses(ReservedAddresses { start, bytes }) => {
                     // SAFETY: as above; pages that are still mapped there make it an error.
                     return Ok(unsafe { sys::cuMemAddressFree(start.0, bytes) });
                 }

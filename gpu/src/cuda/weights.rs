@@ -22,12 +22,12 @@ pub struct DeviceWeights {
     began: Owned<Event>,
     copied: Owned<Event>,
     range: Mutex<PageRange>,
-    presence: Mutex<Presence>,
+    presence: Mutex<WeightsPresence>,
 }
 
 /// Whether weights can be used, and by how many runs they are.
 #[derive(Default)]
-struct Presence {
+struct WeightsPresence {
     is_there: bool,
     runs: usize,
 }
@@ -72,7 +72,7 @@ impl DeviceWeights {
         })
     }
 
-    fn presence(&self) -> MutexGuard<'_, Presence> {
+    fn presence(&self) -> MutexGuard<'_, WeightsPresence> {
         self.presence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
