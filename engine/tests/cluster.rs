@@ -38,10 +38,19 @@ struct Cluster {
     http: [u16; 2],
 }
 
-/// Returns ports that are free now.
+/// Returns ports that are free now, below those that the system gives to connections: a port of a
+/// process that is away must not become that of a client which looks for it.
 fn free_ports<const N: usize>() -> [u16; N] {
-    let listeners: [TcpListener; N] = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap().port())
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let first = u64::from(std::process::id()) * 64;
+    std::array::from_fn(|_| {
+        loop {
+            let port = 12_000 + ((first + NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000) as u16;
+            if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+                return port;
+            }
+        }
+    })
 }
 
 /// The model y = x + 1.
@@ -316,8 +325,8 @@ fn the_example_serves_by_one_command_and_ends_at_ctrl_c() {
     let text = text.replace("../quickstart/shapes.onnx", shapes.to_str().unwrap());
     let text = text.replace(":7400", &format!(":{scheduler}")).replace(":7401", &format!(":{a}"));
     std::fs::write(folder.path().join("symphony.toml"), text.replace(":7402", &format!(":{b}"))).unwrap();
-    // The ports beside it are taken by chance only.
-    let [http] = free_ports::<1>();
+    // It takes the next port as well, and two that are ten further.
+    let http = free_ports::<12>()[0];
     let log = File::create(folder.path().join("log")).unwrap();
     let mut example = Command::new("sh");
     example.arg(examples.join("cluster/run")).arg(env!("CARGO_BIN_EXE_symphony")).arg(folder.path());
