@@ -163,11 +163,9 @@ impl HostLink {
     }
 
     /// Begins a connection: the next [`HostLink::write`] gives the `Hello`. Each connection is a
-    /// new incarnation of this side. A link that is refused stays so.
+    /// new incarnation of this side. A peer that was refused and connects once more may have been
+    /// started anew, and fit now.
     pub fn connected(&mut self, now: Nanos) {
-        if self.phase == Phase::Refused {
-            return;
-        }
         self.terms.hello.incarnation += 1;
         self.phase = Phase::Greeting;
         let from_peer = ReceiveCredits::new(self.terms.hello.credits);

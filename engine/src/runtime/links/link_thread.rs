@@ -174,11 +174,14 @@ impl LinkThread {
         }
     }
 
-    /// Notes that a link has no connection any more.
+    /// Notes that a link has no connection any more. The last bytes that came may say why.
     fn ended(&mut self, at: usize, now: Nanos, why: &str) {
-        let was_up = std::mem::take(&mut self.ends[at]).is_up;
-        self.host.disconnect(at, now);
-        self.note_end(at, was_up, why);
+        let LinkEnd { socket, is_up, .. } = std::mem::take(&mut self.ends[at]);
+        let last = self.host.read(at, now).filter(|_| matches!(socket, LinkSocket::Open(_)));
+        if last.is_none() {
+            self.host.disconnect(at, now);
+        }
+        self.note_end(at, is_up, last.as_ref().map_or(why, |parting| &parting.sentence));
     }
 
     fn note_end(&mut self, at: usize, was_up: bool, why: &str) {
