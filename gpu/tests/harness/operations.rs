@@ -41,6 +41,7 @@ pub(crate) fn plan_of(operation: Operation, activation: Option<UnaryFunction>, i
         inputs: ports,
         batches: vec![BatchPlan { rows: 1, workspace_bytes: 0, launches: vec![launch] }],
         weights: AlignedBytes::default(),
+        kernels: Vec::new(),
     }
 }
 
