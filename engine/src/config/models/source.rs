@@ -61,6 +61,14 @@ impl ModelSource {
         }
     }
 
+    /// Returns the precision in which a GPU computes the model, if one is given.
+    pub fn precision(&self) -> Option<PlanPrecision> {
+        match self {
+            ModelSource::File { contents, .. } => contents.precision,
+            ModelSource::Emulated { .. } => None,
+        }
+    }
+
     /// Returns the source with these sizes of dynamic dimensions; an emulated model has none.
     pub(in crate::config) fn with_sizes(&self, sizes: DimensionSizes) -> ModelSource {
         match self.clone() {

@@ -364,7 +364,9 @@ pub fn load_file(
         ExecutorKind::OnnxRuntime => compute
             .run(|| OnnxRuntimeModel::load(file, model.max_batch, &libraries.onnxruntime))
             .map(|loaded| Box::new(loaded) as Box<dyn HostModel>),
-        ExecutorKind::Cuda => load_on_gpu(file, (model.max_batch, contents.precision), libraries, device),
+        ExecutorKind::Cuda => {
+            load_on_gpu(file, (model.max_batch, model.source.precision()), libraries, device)
+        }
         _ => CpuModel::load_on(compute, file, model.max_batch)
             .map(|loaded| Box::new(loaded) as Box<dyn HostModel>),
     };
