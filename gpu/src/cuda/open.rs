@@ -41,8 +41,8 @@ pub struct CudaDevice {
 }
 
 impl CudaDevice {
-    /// Opens a device of a driver, makes its streams and takes its memory. Kernels are loaded with the
-    /// first model that needs them.
+    /// Opens a device of a driver, makes its streams and takes its memory. Kernels are loaded with
+    /// the first model that needs them.
     ///
     /// # Errors
     /// The driver's; nothing is left on the device then.
