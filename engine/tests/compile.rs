@@ -1,10 +1,14 @@
 //! `symphony compile` as a user runs it: what it prints of a file that becomes a plan, the file
 //! that it writes, and what it says of one that can't.
 
+#[path = "harness/light_models.rs"]
+#[allow(dead_code, reason = "a part of it is used")]
+mod light;
 #[path = "harness/onnx.rs"]
 #[allow(dead_code, reason = "a part of it is used")]
 mod onnx;
 
+use light::made_folder;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use symphony_gpu::plan::Plan;
@@ -64,6 +68,30 @@ fn a_plan_in_half_precision_has_half_the_weights_and_the_models_types() {
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(2), "{said}");
     assert!(said.contains("it must be fp32, fp16 or bf16"), "{said}");
+}
+
+#[test]
+fn an_architecture_that_plans_are_not_for_ends_with_code_2() {
+    for arch in ["sm_70", "sm_90x", "compute_90"] {
+        let refused = compile(&["--arch", arch], &fixture("linear.onnx"));
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2), "{said}");
+        assert!(said.contains("it must be an architecture from sm_80 on"), "{said}");
+    }
+}
+
+#[test]
+fn a_plan_carries_the_kernels_of_the_architectures_that_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("linear.plan");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_symphony"));
+    command.arg("compile").arg(fixture("linear.onnx")).arg("--output").arg(&path);
+    let command = command.args(["--max-batch", "1", "--arch", "sm_90"]);
+    let output = command.env("LD_LIBRARY_PATH", made_folder("nvrtc")).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("\nkernels: ") && said.contains(" for sm_90\n"), "{said}");
+    assert_eq!(Plan::read(&path).unwrap().kernels[0].capability, [9, 0]);
 }
 
 #[test]

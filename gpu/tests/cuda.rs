@@ -370,6 +370,8 @@ fn a_device_says_how_long_each_part_of_a_run_took_once_one_is_over() {
 fn a_load_that_fails_leaves_nothing_on_the_device() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/linear.onnx");
     let (driver, device) = fake();
+    // The kernels stay: the next model needs them.
+    CudaModel::load(&fixture, 1, &device).unwrap();
     let before = driver.live(0);
     let calls = [
         "create_stream",

@@ -50,6 +50,7 @@ fn adding(number: f32) -> Plan {
         outputs: vec![port("y")],
         batches: vec![BatchPlan { rows: 1, workspace_bytes: 0, launches: vec![launch] }],
         weights,
+        kernels: Vec::new(),
     }
 }
 

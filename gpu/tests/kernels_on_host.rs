@@ -34,7 +34,7 @@ const REGIONS: usize = 5;
 fn compile() -> PathBuf {
     let harness = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/harness");
     let read = |name: &str| std::fs::read_to_string(harness.join(name)).unwrap();
-    let mut source = read("cuda_on_host.h") + &kernel_source();
+    let mut source = read("cuda_on_host.h") + &kernel_source(&PlanPrecision::ALL);
     let names: Vec<String> = KERNELS.iter().map(|name| format!("KERNEL({name})")).collect();
     let _ = writeln!(source, "#define HOST_KERNEL_LIST {}", names.join(", "));
     source += &read("kernels_on_host.cpp");

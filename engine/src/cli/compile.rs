@@ -1,16 +1,16 @@
 //! `symphony compile`: what an ONNX file becomes on a device, printed and written to a file.
 
 use super::failure::CommandFailure;
-use super::file_flags::read_precision;
-use super::file_flags::read_size_flag;
+use super::file_flags::{read_precision, read_size_flag};
 use clap::Args;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
+use symphony_gpu::cuda::prebuilt_kernels;
 use symphony_gpu::import::{DimensionSizes, SizedFile};
 use symphony_gpu::plan::{
-    self, BatchPlan, CompileOptions, CompiledPlan, Launch, MAX_PLAN_BATCH, Operand, Plan, PlanPort,
-    PlanPrecision,
+    self, BatchPlan, CompileOptions, CompiledPlan, KernelImage, Launch, MAX_PLAN_BATCH, Operand, Plan,
+    PlanPort, PlanPrecision,
 };
 
 /// The arguments of `compile`.
@@ -24,6 +24,10 @@ pub(super) struct CompileArguments {
     /// The precision of weights and of what passes between launches; sums are of fp32 in any case
     #[arg(long, value_name = "P", default_value = "fp32", value_parser = read_precision)]
     precision: PlanPrecision,
+    /// Compile the plan's kernels for this architecture of cards too, such as sm_90, so that
+    /// serving it needs no compiler; may be given several times. Needs libnvrtc.so, and no GPU
+    #[arg(long = "arch", value_name = "SM", value_parser = read_architecture)]
+    architectures: Vec<[u32; 2]>,
     /// A size for a dynamic dimension beyond the batch; may be given several times
     #[arg(long = "size", value_name = "NAME=N", value_parser = read_size_flag)]
     sizes: Vec<(String, NonZeroU32)>,
@@ -40,11 +44,16 @@ pub(super) struct CompileArguments {
 /// Errors: the file can't be read or can't become a plan, exit code 2; the plan can't be written,
 /// exit code 3.
 pub(super) fn compile(arguments: CompileArguments) -> Result<(), CommandFailure> {
-    let CompileArguments { model, max_batch, precision, sizes, output, launches } = arguments;
+    let CompileArguments { model, max_batch, precision, architectures, sizes, output, launches } = arguments;
     let sizes: DimensionSizes = sizes.into_iter().collect();
     let file = SizedFile { sizes: &sizes, ..SizedFile::from(&model) };
     let options = CompileOptions { max_batch: max_batch as usize, precision };
-    let compiled = plan::compile(file, options).map_err(|error| CommandFailure::Input(error.to_string()))?;
+    let mut compiled =
+        plan::compile(file, options).map_err(|error| CommandFailure::Input(error.to_string()))?;
+    for capability in architectures {
+        let image = prebuilt_kernels(&compiled.plan, capability);
+        compiled.plan.kernels.push(image.map_err(|error| CommandFailure::Machine(error.to_string()))?);
+    }
     println!("{}: {}", model.display(), summary(&compiled));
     if let Some(note) = &compiled.note {
         println!("batch: {note}");
@@ -55,6 +64,15 @@ pub(super) fn compile(arguments: CompileArguments) -> Result<(), CommandFailure>
         eprintln!("{}: written", output.display());
     }
     Ok(())
+}
+
+/// Reads an architecture, such as `sm_90`: the last digit is the capability's second number.
+fn read_architecture(name: &str) -> Result<[u32; 2], String> {
+    let number = name.strip_prefix("sm_").and_then(|digits| digits.parse::<u32>().ok());
+    let known = number.filter(|number| (80..1_000).contains(number));
+    known
+        .map(|number| [number / 10, number % 10])
+        .ok_or_else(|| "it must be an architecture from sm_80 on, such as sm_80, sm_90 or sm_100".to_owned())
 }
 
 /// Returns the line about what became of the nodes.
@@ -78,6 +96,9 @@ fn print_plan(plan: &Plan, launches: bool) {
     }
     let precision = plan.precision.name().to_uppercase();
     println!("weights: {} of {precision}", megabytes(plan.weights.as_bytes().len()));
+    for KernelImage { capability: [major, minor], bytes, .. } in &plan.kernels {
+        println!("kernels: {} for sm_{major}{minor}", megabytes(*bytes));
+    }
     println!("batches");
     for BatchPlan { rows, workspace_bytes, launches } in &plan.batches {
         println!("  {rows}: {} launches, {} of workspace", launches.len(), megabytes(*workspace_bytes));

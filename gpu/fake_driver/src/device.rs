@@ -370,6 +370,23 @@ impl Device for FakeDevice {
         })
     }
 
+    /// Takes machine code, in which the kernels' names stand.
+    fn load_image(&self, image: &[u8]) -> DriverResult<Module> {
+        self.call("load_image", |state| {
+            if !image.starts_with(b"\x7fELF") {
+                return Err(driver_error(
+                    "load_image",
+                    200,
+                    "CUDA_ERROR_INVALID_IMAGE",
+                    "device kernel image is invalid",
+                ));
+            }
+            let number = state.number();
+            state.modules.insert(number, String::from_utf8_lossy(image).into_owned());
+            Ok(Module(number))
+        })
+    }
+
     fn kernel(&self, module: Module, name: &'static str) -> DriverResult<Kernel> {
         self.call("kernel", |state| {
             let source =

@@ -207,6 +207,9 @@ pub trait Device: Send + Sync {
     /// Compiles and loads kernels from CUDA C++ for this device. Takes up to a second.
     fn load_kernels(&self, source: &str) -> DriverResult<Module>;
 
+    /// Loads kernels that were compiled for this device.
+    fn load_image(&self, image: &[u8]) -> DriverResult<Module>;
+
     /// Returns a kernel by its name.
     fn kernel(&self, module: Module, name: &'static str) -> DriverResult<Kernel>;
 

@@ -3,6 +3,7 @@
 
 use super::driver::{Device, DevicePointer, Event, Graph, Pinned, Stream};
 use super::error::DriverResult;
+use super::kernels::LoadedKernels;
 use super::launch::{TensorPlaces, kernel_launches};
 use super::open::CudaDevice;
 use super::owned::Owned;
@@ -104,6 +105,7 @@ impl Lane {
     pub(super) fn new(
         device: &Arc<CudaDevice>,
         plan: &Plan,
+        kernels: &LoadedKernels,
         [weights, workspace, rows]: [DevicePointer; 3],
         stream: Stream,
     ) -> Result<Lane, String> {
@@ -112,7 +114,7 @@ impl Lane {
         let status = DevicePointer(outputs.0 + status_offset(plan) as u64);
         let placement = LanePlaces { weights, workspace, inputs, outputs, status };
         for batch in &plan.batches {
-            let graph = capture(device, batch, &placement, stream)?;
+            let graph = capture(device, kernels, batch, &placement, stream)?;
             lane.graphs.push(graph);
         }
         Ok(lane)
@@ -239,6 +241,7 @@ impl Lane {
 /// Captures the launches of a batch size as a graph.
 fn capture(
     device: &Arc<CudaDevice>,
+    kernels: &LoadedKernels,
     batch: &BatchPlan,
     placement: &LanePlaces,
     stream: Stream,
@@ -252,7 +255,7 @@ fn capture(
     let captured = || -> Result<(), String> {
         calls.zero(placement.status, STATUS_BYTES, stream).map_err(refusal)?;
         for launch in &launches {
-            let kernel = device.kernel(launch.kernel)?;
+            let kernel = kernels.get(launch.kernel)?;
             let launched = calls.launch(kernel, launch.shape, &launch.arguments, stream);
             launched.map_err(refusal)?;
         }

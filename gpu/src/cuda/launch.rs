@@ -10,8 +10,8 @@ use super::arguments::{
 use super::codes::Coded;
 use super::driver::{DevicePointer, LaunchShape};
 use crate::plan::{
-    BinaryFunction, ImageLayout, Launch, Operand, Operation, PadFill, PlanElement, PoolFunction,
-    ReduceFunction, UnaryFunction, WindowSpec,
+    BinaryFunction, ImageLayout, Launch, Operand, Operation, PadFill, PlanElement, PlanPrecision,
+    PoolFunction, ReduceFunction, UnaryFunction, WindowSpec,
 };
 use bytemuck::{Pod, bytes_of};
 
@@ -45,6 +45,15 @@ pub const KERNELS: [&str; 27] = [
     "pad",
     "resize",
 ];
+
+/// Returns the kernels for plans of a precision.
+pub fn kernels_of(precision: PlanPrecision) -> impl Iterator<Item = &'static str> {
+    let is_of = move |name: &&'static str| {
+        let (f16, bf16) = (name.contains("_f16"), name.contains("_bf16"));
+        (!f16 || precision == PlanPrecision::Fp16) && (!bf16 || precision == PlanPrecision::Bf16)
+    };
+    KERNELS.into_iter().filter(is_of)
+}
 
 /// The threads of a block, for all kernels.
 const THREADS: u32 = 256;

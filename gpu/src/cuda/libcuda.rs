@@ -1,17 +1,17 @@
-//! NVIDIA's driver: the library `libcuda.so`, opened when it is first asked for, and the compiler
-//! `libnvrtc.so` for kernels. Every function is looked for when the driver is opened, so that one
-//! that is missing is an error and no panic of the bindings.
+//! NVIDIA's driver: the library `libcuda.so`, opened when it is first asked for. Every function is
+//! looked for when the driver is opened, so that one that is missing is an error and no panic of
+//! the bindings.
 //!
 //! Callers have numbers for a device's objects, never addresses of the host: each is looked up
 //! here, so that a call with an object that was given back is refused and reaches no memory.
 
+use super::compiler::{KernelTarget, compile_kernels};
 use super::driver::{
     Device, DeviceFacts, DeviceObject, DevicePointer, Driver, Event, Graph, Kernel, LaunchShape, Module,
     Page, Pinned, ReservedAddresses, Stream,
 };
 use super::error::{DriverError, DriverResult, FailedCall};
 use cudarc::driver::sys;
-use cudarc::nvrtc;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ops::Range;
@@ -66,17 +66,6 @@ const SYMBOLS: [&str; 45] = [
     "cuGraphDestroy",
     "cuGraphExecDestroy",
     "cuGraphLaunch",
-];
-
-/// The functions of the compiler that are called.
-const COMPILER_SYMBOLS: [&str; 7] = [
-    "nvrtcCreateProgram",
-    "nvrtcCompileProgram",
-    "nvrtcGetPTXSize",
-    "nvrtcGetPTX",
-    "nvrtcGetProgramLogSize",
-    "nvrtcGetProgramLog",
-    "nvrtcDestroyProgram",
 ];
 
 /// NVIDIA's driver, which has all functions that are called.
@@ -320,44 +309,6 @@ impl LibcudaDevice {
     }
 }
 
-/// Compiles kernels, in CUDA C++, to PTX for devices of a capability. No device is needed.
-///
-/// # Errors
-/// There is no compiler, or it refuses the source.
-pub fn compile_kernels(source: &str, capability: [u32; 2]) -> DriverResult<Vec<u8>> {
-    // SAFETY: opens the library named libnvrtc.so, whose initialisers are NVIDIA's.
-    if !unsafe { nvrtc::sys::is_culib_present() } {
-        let reason = "libnvrtc.so can't be opened; install NVIDIA's package of it, for example \
-                      nvidia-cuda-nvrtc of PyPI, and put its folder into LD_LIBRARY_PATH";
-        return Err(DriverError::Kernels { reason: reason.to_owned() });
-    }
-    // SAFETY: as above; it is there, so the call does not panic.
-    let library = unsafe { nvrtc::sys::culib() };
-    for symbol in COMPILER_SYMBOLS {
-        // SAFETY: the symbol is only looked for; what is found is not used.
-        if unsafe { library.get::<*const c_void>(symbol.as_bytes()) }.is_err() {
-            return Err(DriverError::Kernels { reason: format!("libnvrtc.so lacks {symbol}") });
-        }
-    }
-    compile(source, capability)
-}
-
-/// Compiles kernels by NVRTC, which is there.
-fn compile(source: &str, [major, minor]: [u32; 2]) -> DriverResult<Vec<u8>> {
-    let architecture = format!("--gpu-architecture=compute_{major}{minor}");
-    let options = nvrtc::CompileOptions { options: vec![architecture], ..Default::default() };
-    let compiled = nvrtc::compile_ptx_with_opts(source, options).map_err(|error| {
-        let reason = match error {
-            nvrtc::CompileError::CompileError { log, .. } => log.to_string_lossy().into_owned(),
-            other => format!("{other:?}"),
-        };
-        DriverError::Kernels { reason }
-    })?;
-    let mut image = compiled.as_bytes().unwrap_or_default().to_vec();
-    image.push(0);
-    Ok(image)
-}
-
 impl Device for LibcudaDevice {
     fn facts(&self) -> &DeviceFacts {
         &self.facts
@@ -487,10 +438,14 @@ impl Device for LibcudaDevice {
     }
 
     fn load_kernels(&self, source: &str) -> DriverResult<Module> {
-        let image = compile_kernels(source, self.facts.capability)?;
+        self.load_image(&compile_kernels(source, KernelTarget::Ptx(self.facts.capability))?)
+    }
+
+    fn load_image(&self, image: &[u8]) -> DriverResult<Module> {
         let made = self.make("load kernels", |_| {
             let mut module = null_mut();
-            // SAFETY: the image ends in 0 and outlives the call; writes one address.
+            // SAFETY: the image outlives the call: it is machine code, which says its own length,
+            // or text that ends in 0; writes one address.
             let result = unsafe { sys::cuModuleLoadData(&mut module, image.as_ptr().cast()) };
             Ok((result, Object::Module(module)))
         });

@@ -10,6 +10,7 @@
 //! | `driver.rs`, `error.rs`, `owned.rs` | what is called of a driver, its errors, its objects |
 //! | `libcuda.rs` | NVIDIA's driver |
 //! | `arguments.rs`, `codes.rs`, `source.rs` | the kernels' arguments, and their source |
+//! | `compiler.rs`, `prebuilt.rs`, `kernels.rs` | NVRTC, kernels in a plan's file, kernels on a card |
 //! | `launch.rs` | a plan's launches as launches of kernels |
 //! | `pages.rs`, `device_memory.rs`, `room.rs` | a device's memory, and what its models share |
 //! | `weights.rs` | a model's weights, which are loaded and unloaded |
@@ -21,10 +22,12 @@
 
 pub mod arguments;
 pub mod codes;
+mod compiler;
 mod device_memory;
 pub mod driver;
 mod error;
 mod executor;
+mod kernels;
 mod lane;
 pub mod launch;
 mod libcuda;
@@ -32,19 +35,22 @@ mod model;
 mod open;
 mod owned;
 mod pages;
+mod prebuilt;
 mod room;
 mod source;
 mod timing;
 mod weights;
 
+pub use compiler::{KernelTarget, compile_kernels};
 pub use device_memory::PageCounts;
 pub use error::{DriverError, DriverResult, FailedCall};
 pub use executor::CudaExecutor;
 pub use lane::DeviceTimes;
-pub use libcuda::{Libcuda, compile_kernels};
+pub use libcuda::Libcuda;
 pub use model::CudaModel;
 pub use open::{CudaDevice, CudaDevices};
 pub use owned::{OpenDevice, Owned};
+pub use prebuilt::prebuilt_kernels;
 pub use source::kernel_source;
 pub use timing::BatchTimes;
 pub use weights::{DeviceWeights, WeightsLoad};

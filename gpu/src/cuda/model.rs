@@ -4,13 +4,14 @@
 
 use super::arguments::status_text;
 use super::error::DriverResult;
+use super::kernels::LoadedKernels;
 use super::lane::{DeviceTimes, Lane, lane_bytes};
 use super::open::CudaDevice;
 use super::room::{ALL_LANES, HOST_LANE, LANES, Room, RoomNeed};
 use super::weights::DeviceWeights;
 use crate::host::{ComputeThread, HostGraph, HostModel, LoadError, RunError};
 use crate::import::{InputDefaults, SizedFile, trial_row};
-use crate::plan::{self, CompileOptions, Plan};
+use crate::plan::{self, CompileOptions, MAX_PLAN_BATCH, Plan, PlanPrecision};
 use crate::signature::Signature;
 use std::sync::{Arc, PoisonError};
 
@@ -18,6 +19,8 @@ use std::sync::{Arc, PoisonError};
 pub struct CudaModel {
     graph: Arc<CudaGraph>,
     pub(super) lanes: [Lane; ALL_LANES],
+    /// What the graphs of the lanes use.
+    _kernels: Arc<LoadedKernels>,
     /// The fault of a row's inputs, until the rows are run.
     staging: DriverResult<()>,
     import_note: Option<String>,
@@ -28,6 +31,8 @@ struct CudaGraph {
     device: Arc<CudaDevice>,
     /// The plan, without its weights.
     plan: Plan,
+    /// The largest batch that is run, of those that the plan is for.
+    max_batch: usize,
     weights: Arc<DeviceWeights>,
     room: Room,
     signature: Signature,
@@ -35,7 +40,7 @@ struct CudaGraph {
 }
 
 impl CudaModel {
-    /// Compiles an ONNX file, for a largest batch or with more options, and puts it on a device.
+    /// Compiles an ONNX file and puts it on a device.
     ///
     /// # Errors
     /// Those of [`compile()`](crate::plan::compile()), and the driver's: nothing of the model is
@@ -47,12 +52,45 @@ impl CudaModel {
     ) -> Result<CudaModel, LoadError> {
         let file = file.into();
         let path = file.path;
+        let options = options.into();
         let compiled = plan::compile(file, options)?;
         trial_row(file.defaults, &compiled.plan.signature(), path)?;
-        let model = CudaModel::of_checked(compiled.plan, file.defaults.clone(), device);
+        let model = CudaModel::of_checked(compiled.plan, options.max_batch, file.defaults.clone(), device);
         let mut model = model.map_err(|reason| LoadError::Device { path: path.into(), reason })?;
         model.import_note = compiled.note;
         Ok(model)
+    }
+
+    /// Puts the plan of a file, which `symphony compile` has written, on a device, for batches of
+    /// at most `max_batch` rows. Its precision has to be `precision` if one is given.
+    ///
+    /// # Errors
+    /// The file can't be read or is no plan that can be run, sizes of dimensions are given, which a
+    /// plan has no more, or the plan is of another precision; and the driver's: nothing of the
+    /// model is left on the device then.
+    pub fn load_plan(
+        file: SizedFile<'_>,
+        max_batch: usize,
+        precision: Option<PlanPrecision>,
+        device: &Arc<CudaDevice>,
+    ) -> Result<CudaModel, LoadError> {
+        let refused = |reason: String| LoadError::PlanFile { reason };
+        let shown = file.path.display();
+        let plan = Plan::read(file.path).map_err(|error| refused(error.to_string()))?;
+        if let Some(dimension) = file.sizes.keys().next() {
+            let right = "give --size to `symphony compile` instead";
+            return Err(refused(format!(
+                "{shown}: a plan has no dynamic dimension \"{dimension}\"; {right}"
+            )));
+        }
+        if let Some(wanted) = precision.filter(|wanted| *wanted != plan.precision) {
+            let found = plan.precision;
+            let right = format!("compile it with --precision {wanted}, or leave `precision` out");
+            return Err(refused(format!("{shown}: the plan is in {found}, not in {wanted}; {right}")));
+        }
+        trial_row(file.defaults, &plan.signature(), file.path)?;
+        let model = CudaModel::of_checked(plan, max_batch, file.defaults.clone(), device);
+        model.map_err(|reason| LoadError::Device { path: file.path.into(), reason })
     }
 
     /// Puts a plan on a device.
@@ -61,35 +99,45 @@ impl CudaModel {
     /// [`Plan::check`] refuses it, or the driver; nothing is left on the device then.
     pub fn new(plan: Plan, device: &Arc<CudaDevice>) -> Result<CudaModel, String> {
         plan.check()?;
-        CudaModel::of_checked(plan, InputDefaults::new(), device)
+        CudaModel::of_checked(plan, MAX_PLAN_BATCH, InputDefaults::new(), device)
     }
 
     fn of_checked(
         mut plan: Plan,
+        max_batch: usize,
         defaults: InputDefaults,
         device: &Arc<CudaDevice>,
     ) -> Result<CudaModel, String> {
-        let signature = plan.signature();
+        let (signature, max_batch) = (plan.signature(), plan.max_batch().min(max_batch));
         let need = RoomNeed { workspace: plan.workspace_bytes(), lane: lane_bytes(&plan) };
         let room = device.room.make(need).map_err(|error| device.page_refusal(error))?;
         let bytes = std::mem::take(&mut plan.weights);
         let weights = DeviceWeights::new(device, bytes.as_bytes()).map_err(|error| device.refusal(error))?;
         weights.load()?;
         let (device, weights) = (Arc::clone(device), Arc::new(weights));
-        CudaModel::of_graph(Arc::new(CudaGraph { device, plan, weights, room, signature, defaults }))
+        CudaModel::of_graph(Arc::new(CudaGraph {
+            device,
+            plan,
+            max_batch,
+            weights,
+            room,
+            signature,
+            defaults,
+        }))
     }
 
     fn of_graph(graph: Arc<CudaGraph>) -> Result<CudaModel, String> {
         let CudaGraph { device, plan, weights, room, .. } = &*graph;
         let stream = device.stream().map_err(|error| device.refusal(error))?;
+        let kernels = device.kernels(plan)?;
         let mut made = Vec::new();
         for &rows in &room.lanes {
             let places = [weights.start(), room.workspace, rows];
-            made.push(Lane::new(device, plan, places, stream.get())?);
+            made.push(Lane::new(device, plan, &kernels, places, stream.get())?);
         }
         let lanes = made.try_into().map_err(|_| "a lane is missing".to_owned())?;
         let (staging, import_note) = (Ok(()), None);
-        Ok(CudaModel { lanes, staging, import_note, graph })
+        Ok(CudaModel { lanes, _kernels: kernels, staging, import_note, graph })
     }
 
     /// Returns the plan, without its weights.
@@ -153,7 +201,7 @@ impl HostModel for CudaModel {
     }
 
     fn max_batch(&self) -> usize {
-        self.graph.plan.max_batch()
+        self.graph.max_batch
     }
 
     fn weights_bytes(&self) -> u64 {

@@ -1,14 +1,14 @@
 //! The devices that are open: each with its streams and its kernels, which all of its models share.
 
 use super::device_memory::{DeviceMemory, PageCounts, PageError};
-use super::driver::{Driver, Event, Kernel, Module, Stream};
+use super::driver::{Driver, Event, Stream};
 use super::error::{DriverError, DriverResult};
-use super::launch::KERNELS;
+use super::kernels::{CompiledKernels, LoadedKernels};
 use super::libcuda::Libcuda;
 use super::owned::{OpenDevice, Owned};
 use super::room::SharedRoom;
-use super::source::kernel_source;
-use std::collections::{BTreeMap, HashMap};
+use crate::plan::Plan;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,10 @@ const LOOK_EVERY: Duration = Duration::from_micros(20);
 
 /// The time after which a device that a load waits for counts as lost.
 const LOAD_PATIENCE: Duration = Duration::from_secs(60);
+
+/// The least compute capability, before the point: that of cards whose tensor cores the kernels
+/// use.
+const LEAST_CAPABILITY: u32 = 8;
 
 /// A device that is ready for models.
 pub struct CudaDevice {
@@ -33,29 +37,38 @@ pub struct CudaDevice {
     pub(super) memory: Arc<DeviceMemory>,
     /// Held while a thread of the host runs a batch of its own.
     pub(super) host_run: Mutex<()>,
-    kernels: HashMap<&'static str, Kernel>,
-    /// The kernels go with it.
-    _module: Owned<Module>,
+    kernels: CompiledKernels,
 }
 
 impl CudaDevice {
-    /// Opens a device of a driver: makes its streams, compiles its kernels, which takes up to a
-    /// second, and takes its memory.
+    /// Opens a device of a driver, makes its streams and takes its memory. Kernels are loaded with
+    /// the first model that needs them.
     ///
     /// # Errors
     /// The driver's; nothing is left on the device then.
     pub fn open(driver: &dyn Driver, ordinal: u32) -> DriverResult<CudaDevice> {
         let open = OpenDevice::new(driver.open(ordinal)?);
         let device = open.calls();
-        let module = Owned::new(&open, device.load_kernels(&kernel_source())?);
-        let kernels = KERNELS.iter().map(|&name| Ok((name, device.kernel(module.get(), name)?)));
-        let kernels = kernels.collect::<DriverResult<_>>()?;
+        let [major, minor] = device.facts().capability;
+        if major < LEAST_CAPABILITY {
+            let reason = format!("its compute capability is {major}.{minor}; {LEAST_CAPABILITY}.0 is needed");
+            return Err(DriverError::Kernels { reason });
+        }
         let stream = || Ok(Owned::new(&open, device.create_stream()?));
         let (execution, arrival, departure) = (stream()?, stream()?, stream()?);
         let memory = DeviceMemory::take(&open)?;
         let (room, host_run) = (SharedRoom::new(&open, &memory)?, Mutex::default());
-        let _module = module;
-        Ok(CudaDevice { open, execution, arrival, departure, room, memory, host_run, kernels, _module })
+        let kernels = CompiledKernels::default();
+        Ok(CudaDevice {
+            execution,
+            arrival,
+            departure,
+            kernels,
+            room,
+            memory,
+            host_run,
+            open: Arc::clone(&open),
+        })
     }
 
     /// Returns the pages of its memory.
@@ -68,9 +81,12 @@ impl CudaDevice {
         self.memory.maps()
     }
 
-    /// Returns the kernel of a name.
-    pub(super) fn kernel(&self, name: &str) -> Result<Kernel, String> {
-        self.kernels.get(name).copied().ok_or_else(|| format!("there is no kernel {name}"))
+    /// Returns the kernels for a plan, which it carries or which are compiled for the device: that
+    /// takes seconds, once for each precision.
+    ///
+    /// Errors: the driver's or the compiler's, or the plan's kernels are another version's.
+    pub(super) fn kernels(&self, plan: &Plan) -> Result<Arc<LoadedKernels>, String> {
+        self.kernels.of_plan(&self.open, plan, |error| self.refusal(error))
     }
 
     /// Returns why a model can't be put on the device, with what is free where that does not

@@ -38,6 +38,9 @@ pub enum LoadError {
     #[error("{path}: can't be put on the GPU ({reason}); unload another model, lower max_batch, or run it on \
              an executor of another kind", path = path.display())]
     Device { path: PathBuf, reason: String },
+    /// The file of a plan can't be read, is damaged, or is not what the model is configured for.
+    #[error("{reason}")]
+    PlanFile { reason: String },
     /// ONNX Runtime refuses the model.
     #[error("{path}: ONNX Runtime does not take the model ({reason}); export it again", path = path.display())]
     Refused { path: PathBuf, reason: String },

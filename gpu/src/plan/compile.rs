@@ -96,8 +96,16 @@ fn compile_graph(
         }
         batches.push(batch_plan(rows, &graph, [&inputs, &outputs], &mut weights)?);
     }
-    let plan =
-        Plan { precision, inputs, outputs, input_bytes, output_bytes, batches, weights: weights.finish() };
+    let plan = Plan {
+        precision,
+        inputs,
+        outputs,
+        input_bytes,
+        output_bytes,
+        batches,
+        weights: weights.finish(),
+        kernels: Vec::new(),
+    };
     plan.check()?;
     Ok(CompiledPlan { plan, nodes: lowering.nodes(), folded, reshaped, note: None })
 }

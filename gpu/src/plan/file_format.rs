@@ -8,7 +8,8 @@
 //! | 8 to 15 | the length of the header, little endian |
 //! | 16 to 23 | the length of the weights, little endian |
 //! | from 24 | the header: a `Plan` as JSON |
-//! | from the next multiple of 256 | the weights, up to the end of the file |
+//! | from the next multiple of 256 | the weights |
+//! | from the next multiple of 256 | kernels that were compiled ahead, one architecture's behind another's |
 
 use super::element::AlignedBytes;
 use super::program::{Plan, aligned};
@@ -34,6 +35,24 @@ pub enum PlanFileError {
     Damaged { path: PathBuf, reason: String },
 }
 
+/// Reads the kernels behind the weights and a gap.
+///
+/// Errors: there are more bytes, or fewer, than the header says.
+fn read_kernels(plan: &mut Plan, behind: &[u8], gap: usize) -> Result<(), String> {
+    let announced = plan.kernels.iter().try_fold(0usize, |sum, image| sum.checked_add(image.bytes));
+    let mut code = if plan.kernels.is_empty() { behind } else { behind.get(gap..).unwrap_or_default() };
+    if announced != Some(code.len()) {
+        let found = code.len();
+        return Err(format!("it has {found} bytes of kernels, and {} are announced", announced.unwrap_or(0)));
+    }
+    for image in &mut plan.kernels {
+        let (own, others) = code.split_at(image.bytes);
+        image.code = own.to_vec();
+        code = others;
+    }
+    Ok(())
+}
+
 impl Plan {
     /// Returns the content of a plan's file.
     ///
@@ -50,6 +69,10 @@ impl Plan {
         bytes.extend(header);
         bytes.resize(start, 0);
         bytes.extend(weights);
+        if !self.kernels.is_empty() {
+            bytes.resize(aligned(bytes.len()), 0);
+            self.kernels.iter().for_each(|image| bytes.extend(&image.code));
+        }
         let read = Plan::from_bytes(&bytes)?;
         if read == *self { Ok(bytes) } else { Err("a number of the plan can't be written".to_owned()) }
     }
@@ -72,13 +95,14 @@ impl Plan {
         };
         let (header_length, weights_length) = (length(8), length(16));
         let header = rest.get(..header_length).ok_or("its header ends in the middle")?;
-        let weights = bytes.get(aligned(FRONT + header_length)..).ok_or("it ends behind its header")?;
-        if weights.len() != weights_length {
-            let found = weights.len();
+        let rest = bytes.get(aligned(FRONT + header_length)..).ok_or("it ends behind its header")?;
+        let Some((weights, behind)) = rest.split_at_checked(weights_length) else {
+            let found = rest.len();
             return Err(format!("it has {found} bytes of weights, and {weights_length} are announced"));
-        }
+        };
         let mut plan: Plan = serde_json::from_slice(header).map_err(|error| error.to_string())?;
         plan.weights = AlignedBytes::copied(weights);
+        read_kernels(&mut plan, behind, aligned(rest.len() - behind.len()) - weights_length)?;
         plan.check()?;
         Ok(plan)
     }

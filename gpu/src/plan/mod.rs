@@ -41,5 +41,6 @@ pub use operation::{
     ResizeCoordinates, UnaryFunction, WindowSpec,
 };
 pub use program::{
-    BatchPlan, Launch, MAX_PLAN_BATCH, Operand, PLAN_ALIGNMENT, Plan, PlanPort, PlanPrecision, PlanRegion,
+    BatchPlan, KernelImage, Launch, MAX_PLAN_BATCH, Operand, PLAN_ALIGNMENT, Plan, PlanPort, PlanPrecision,
+    PlanRegion,
 };

@@ -35,6 +35,23 @@ pub struct Plan {
     /// The constants that launches read.
     #[serde(skip)]
     pub weights: AlignedBytes,
+    /// Kernels that were compiled ahead, for the architectures that were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kernels: Vec<KernelImage>,
+}
+
+/// The kernels of a plan, compiled for cards of an architecture.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KernelImage {
+    /// The compute capability: 9, 0 for `sm_90`.
+    pub capability: [u32; 2],
+    /// What tells their source from others.
+    pub source: u64,
+    /// The size of the code, bytes.
+    pub bytes: usize,
+    /// The machine code.
+    #[serde(skip)]
+    pub code: Vec<u8>,
 }
 
 /// The precision of a plan's weights and of what passes between its launches. Sums are kept in

@@ -17,6 +17,8 @@ pub(crate) fn of(element: PlanElement, shape: &[usize]) -> PlanType {
 pub(crate) fn plan_of(operation: Operation, activation: Option<UnaryFunction>, inputs: &[PlanType]) -> Plan {
     let types: Vec<&PlanType> = inputs.iter().collect();
     let output = operation.result(&types).unwrap_or_else(|why| panic!("{operation:?}: {why}"));
+    let is_of = |of: &PlanPrecision| inputs.iter().any(|input| input.element == of.element());
+    let precision = [PlanPrecision::Fp16, PlanPrecision::Bf16].into_iter().find(is_of);
     let mut end = 0;
     let mut port = |name: String, row: &PlanType| {
         let offset = usize::next_multiple_of(end, 256);
@@ -34,13 +36,14 @@ pub(crate) fn plan_of(operation: Operation, activation: Option<UnaryFunction>, i
         nodes: vec!["node".to_owned()],
     };
     Plan {
-        precision: PlanPrecision::Fp32,
+        precision: precision.unwrap_or_default(),
         input_bytes: end,
         output_bytes: output.bytes().unwrap(),
         outputs: vec![PlanPort { name: "y".to_owned(), row: output, offset: 0 }],
         inputs: ports,
         batches: vec![BatchPlan { rows: 1, workspace_bytes: 0, launches: vec![launch] }],
         weights: AlignedBytes::default(),
+        kernels: Vec::new(),
     }
 }
 

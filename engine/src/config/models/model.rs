@@ -172,6 +172,7 @@ fn read_model(table: &TomlTable<'_>, kinds: &ExecutorKinds) -> Option<(Location,
             "max_waste",
             "max_bytes",
             "defaults",
+            "precision",
         ] {
             table.optional(name);
         }

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use symphony_gpu::import::{DimensionSizes, InputDefaults, TEXT_BYTES};
+use symphony_gpu::plan::PlanPrecision;
 use symphony_gpu::{Signature, TensorSpec};
 
 /// The source of a model.
@@ -39,12 +40,15 @@ pub struct FileContents {
     pub text_bytes: u32,
     /// The values of inputs that a client may leave out.
     pub defaults: InputDefaults,
+    /// The precision in which a GPU computes it; FP32, or what a plan's file says, if none is
+    /// given.
+    pub precision: Option<PlanPrecision>,
 }
 
 impl Default for FileContents {
     /// Returns what holds for a model without words of its own.
     fn default() -> FileContents {
-        FileContents { text_bytes: TEXT_BYTES, defaults: InputDefaults::new() }
+        FileContents { text_bytes: TEXT_BYTES, defaults: InputDefaults::new(), precision: None }
     }
 }
 
@@ -54,6 +58,14 @@ impl ModelSource {
         match self {
             ModelSource::File { executor, .. } => *executor,
             ModelSource::Emulated { .. } => ExecutorKind::Emulated,
+        }
+    }
+
+    /// Returns the precision in which a GPU computes the model, if one is given.
+    pub fn precision(&self) -> Option<PlanPrecision> {
+        match self {
+            ModelSource::File { contents, .. } => contents.precision,
+            ModelSource::Emulated { .. } => None,
         }
     }
 
@@ -75,7 +87,7 @@ pub(super) fn read_file_model(table: &TomlTable<'_>, executor: ExecutorKind) -> 
             table.report(name, "is given for a model with a file", "leave it out: the file says it");
         }
     }
-    let contents = read_contents(table);
+    let contents = read_contents(table, executor);
     let value = table.required("file", "the model's ONNX file")?;
     let file = table.folder().join(value.text("the model's ONNX file")?);
     let right = "name an ONNX file by its path from the folder of this file";
@@ -94,14 +106,28 @@ pub(super) fn read_file_model(table: &TomlTable<'_>, executor: ExecutorKind) -> 
     }
 }
 
-/// Reads the keys `max_bytes` and `defaults`. Whether the model has these inputs only loading it
-/// shows.
-pub(in crate::config) fn read_contents(table: &TomlTable<'_>) -> Option<FileContents> {
+/// Reads the keys `max_bytes`, `defaults` and `precision` of a model on this kind. Whether the
+/// model has these inputs only loading it shows.
+pub(in crate::config) fn read_contents(
+    table: &TomlTable<'_>,
+    executor: ExecutorKind,
+) -> Option<FileContents> {
     let most = table.optional("max_bytes");
     let text_bytes =
         most.map_or(Some(TEXT_BYTES), |value| value.count(1..=MAX_ELEMENT_BYTES).map(|most| most as u32));
     let defaults = table.optional("defaults").map_or(Some(InputDefaults::new()), |v| read_defaults(&v));
-    Some(FileContents { text_bytes: text_bytes?, defaults: defaults? })
+    let precision = table.optional("precision").map_or(Some(None), |value| read_precision(&value, executor));
+    Some(FileContents { text_bytes: text_bytes?, defaults: defaults?, precision: precision? })
+}
+
+fn read_precision(value: &TomlValue<'_>, executor: ExecutorKind) -> Option<Option<PlanPrecision>> {
+    let name = value.word(&PlanPrecision::ALL.map(PlanPrecision::name))?;
+    if executor != ExecutorKind::Cuda {
+        let wrong = format!("is given for a model on \"{}\"", executor.name());
+        value.report(wrong, "leave it out: executors of kind \"cuda\" alone have a choice");
+        return None;
+    }
+    Some(PlanPrecision::of_name(name))
 }
 
 fn read_defaults(value: &TomlValue<'_>) -> Option<InputDefaults> {
@@ -138,7 +164,7 @@ pub(in crate::config) fn read_emulated_model(table: &TomlTable<'_>) -> Option<Mo
     if table.optional("file").is_some() {
         table.report("file", "is given for an emulated model", "leave it out: nothing is computed");
     }
-    for name in ["sizes", "padding", "max_waste", "max_bytes", "defaults"] {
+    for name in ["sizes", "padding", "max_waste", "max_bytes", "defaults", "precision"] {
         if table.optional(name).is_some() {
             table.report(name, "is given for an emulated model", "leave it out: inputs has its shapes");
         }

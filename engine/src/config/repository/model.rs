@@ -205,7 +205,7 @@ impl VersionReader<'_> {
                         );
                     }
                 }
-                self.onnx(&of_version, of_files, read_contents(root)?)
+                self.onnx(&of_version, of_files, read_contents(root, of_files)?)
                     .map_err(|diagnostic| root.add(diagnostic))
                     .ok()
             }

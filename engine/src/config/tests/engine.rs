@@ -7,6 +7,7 @@ use crate::config::{
 };
 use proptest::prelude::*;
 use std::time::Duration;
+use symphony_gpu::plan::PlanPrecision;
 use symphony_gpu::{DataType, TensorSpec};
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::limits;
@@ -190,6 +191,31 @@ fn a_tensor_of_bytes_says_how_long_its_elements_may_be_and_no_other_does() {
         ("datatype = \"FP32\", max_bytes = 4, shape = [2]", "which have one size"),
     ] {
         let rendered = diagnostics(&with(tensor));
+        assert!(rendered.len() == 1 && rendered[0].contains(word), "{rendered:?}");
+    }
+}
+
+#[test]
+fn the_precision_is_chosen_for_models_on_gpus_alone() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../gpu/tests/data/linear.onnx");
+    let with = |kind: &str, key: &str| {
+        let executors = format!("[[executors]]\nkind = \"{kind}\"\ncount = 1\n");
+        format!(
+            "{executors}[[models]]\nname = \"m\"\nfile = \"{file}\"\nslo_ms = 50\nexecutor = \"{kind}\"\n{key}"
+        )
+    };
+    let precision = |key: &str| {
+        let config = good(&with("cuda", key));
+        let ModelSource::File { contents, .. } = &config.models[0].source else { panic!("a file") };
+        contents.precision
+    };
+    assert_eq!(precision(""), None);
+    assert_eq!(precision("precision = \"bf16\""), Some(PlanPrecision::Bf16));
+    for (kind, key, word) in [
+        ("cpu", "precision = \"fp16\"", "precision: is given for a model on \"cpu\""),
+        ("cuda", "precision = \"fp8\"", "precision: is \"fp8\""),
+    ] {
+        let rendered = diagnostics(&with(kind, key));
         assert!(rendered.len() == 1 && rendered[0].contains(word), "{rendered:?}");
     }
 }

@@ -25,6 +25,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use symphony_gpu::host::SplitModel;
 use symphony_gpu::import::{SharedPrefix, SizedFile};
+use symphony_gpu::plan::{CompileOptions, PlanPrecision};
 use symphony_gpu::{
     ComputeThread, CpuExecutor, CpuModel, CudaExecutor, CudaModel, Executor, GroupError, HostGraph,
     HostModel, LoadError, MeasureOptions, OnnxRuntimeModel, PrefixGroup, ProfileTable, Signature, measure,
@@ -363,7 +364,9 @@ pub fn load_file(
         ExecutorKind::OnnxRuntime => compute
             .run(|| OnnxRuntimeModel::load(file, model.max_batch, &libraries.onnxruntime))
             .map(|loaded| Box::new(loaded) as Box<dyn HostModel>),
-        ExecutorKind::Cuda => load_on_gpu(file, model.max_batch, libraries, device),
+        ExecutorKind::Cuda => {
+            load_on_gpu(file, (model.max_batch, model.source.precision()), libraries, device)
+        }
         _ => CpuModel::load_on(compute, file, model.max_batch)
             .map(|loaded| Box::new(loaded) as Box<dyn HostModel>),
     };
@@ -454,16 +457,21 @@ fn load_group(
     Ok((group.model, group.variants.into_iter().map(report).collect()))
 }
 
+/// Puts the plan of a file on a GPU, or the plan that an ONNX file becomes.
 fn load_on_gpu(
     file: SizedFile<'_>,
-    max_batch: usize,
+    (max_batch, precision): (usize, Option<PlanPrecision>),
     libraries: &Libraries,
     device: u32,
 ) -> Result<Box<dyn HostModel>, LoadError> {
     let opened = libraries.cuda.get(device);
     let opened =
         opened.map_err(|error| LoadError::Device { path: file.path.into(), reason: error.to_string() })?;
-    Ok(Box::new(CudaModel::load(file, max_batch, &opened)?))
+    if file.path.extension().is_some_and(|extension| extension == "plan") {
+        return Ok(Box::new(CudaModel::load_plan(file, max_batch, precision, &opened)?));
+    }
+    let options = CompileOptions { max_batch, precision: precision.unwrap_or_default() };
+    Ok(Box::new(CudaModel::load(file, options, &opened)?))
 }
 
 /// Loads a model if it has a file, warms it up, and measures it with the options of `measuring` if
