@@ -40,7 +40,7 @@ const RANGES: usize = SIZE_BOUNDS.len();
 #[derive(Clone, Copy, Debug)]
 struct MeasuredRatios {
     ranges: [f64; RANGES],
-    /// That of a batch of one at best to l(1).
+    /// The ratio of a batch of one at best to l(1).
     at_best: f64,
 }
 
