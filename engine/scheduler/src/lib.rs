@@ -50,6 +50,7 @@ extern crate alloc;
 pub mod deferral;
 pub mod drop_rule;
 pub mod limits;
+pub mod load_phases;
 pub mod model;
 pub mod policy;
 pub mod profile;

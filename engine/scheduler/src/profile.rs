@@ -16,6 +16,8 @@ pub const SIZE_BOUNDS: [usize; 20] =
 pub struct Profile {
     /// `table[b]` is l(b); `table[0]` is zero. One entry past the largest batch repeats "never".
     table: Arc<[Nanos]>,
+    /// See [`Profile::at_best`].
+    at_best: Nanos,
 }
 
 /// The reason why a table is not a profile.
@@ -67,7 +69,7 @@ impl Profile {
             table.push(latency);
         }
         table.push(Nanos::MAX);
-        Ok(Profile { table: table.into() })
+        Ok(Profile { at_best: table[1], table: table.into() })
     }
 
     /// Returns the profile of a model slot without a model, which never runs a batch.
@@ -87,16 +89,31 @@ impl Profile {
         self.table[size.min(self.table.len() - 1)]
     }
 
+    /// Returns the time that a batch of one takes at best, where run times differ: l(1) says what
+    /// it does not exceed, and with less time than this a request can't be helped. l(1) where
+    /// batches take what the profile says.
+    #[inline]
+    pub fn at_best(&self) -> Nanos {
+        self.at_best
+    }
+
+    /// Has a batch of one take this at best, and l(1) at most.
+    pub fn with_best(self, at_best: Nanos) -> Profile {
+        Profile { at_best: at_best.clamp(Nanos(1), self.latency(1)), ..self }
+    }
+
     /// Returns this profile with each latency multiplied by the ratio of its size's range, and no
     /// less than that of the size before.
     pub fn scaled(&self, scale: ProfileScale) -> Profile {
         let ratios = scale.0.map(ratio_of);
-        self.multiplied(|size| ratios[range_of(size)])
+        let at_best = Nanos((self.latency(1).0 as f64 * ratios[SIZE_BOUNDS.len()]) as u64);
+        self.multiplied(|size| ratios[range_of(size)]).with_best(at_best)
     }
 
     /// Returns the profile of batches that take `factor` times as long.
     pub fn times(&self, factor: f64) -> Profile {
-        self.multiplied(|_| factor)
+        let at_best = Nanos((self.at_best.0 as f64 * factor) as u64);
+        self.multiplied(|_| factor).with_best(at_best)
     }
 
     fn multiplied(&self, ratio: impl Fn(usize) -> f64) -> Profile {
@@ -118,14 +135,16 @@ impl Profile {
     /// Returns the profile without its batches over `max_batch` (at least 1).
     pub fn truncated(&self, max_batch: usize) -> Profile {
         let keep = self.max_batch().min(max_batch.max(1));
-        Profile::measured(&self.table[1..=keep]).expect("a part of a profile is one")
+        let kept = Profile::measured(&self.table[1..=keep]).expect("a part of a profile is one");
+        kept.with_best(self.at_best)
     }
 }
 
 /// The ratios of a profile to the one that it was made of: a level for each range of batch sizes
-/// that ends at one of [`SIZE_BOUNDS`]. It is plain data, so that a recording can hold it.
+/// that ends at one of [`SIZE_BOUNDS`], and behind these one for [`Profile::at_best`], compared
+/// with l(1). It is plain data, so that a recording can hold it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ProfileScale(pub [i8; SIZE_BOUNDS.len()]);
+pub struct ProfileScale(pub [i8; SIZE_BOUNDS.len() + 1]);
 
 /// The largest ratio of a [`ProfileScale`]; the least is one over it.
 pub const LARGEST_RATIO: f64 = 4.0;
@@ -219,14 +238,20 @@ mod tests {
     #[test]
     fn a_scaled_profile_never_falls_and_never_is_zero() {
         let base = Profile::linear(Nanos(1_000), Nanos(4_000), 12).unwrap();
-        let mut levels = [0; SIZE_BOUNDS.len()];
+        let mut levels = [0; SIZE_BOUNDS.len() + 1];
         (levels[1], levels[3], levels[4]) = (level_of(2.0), -TOP_LEVEL, level_of(1.5));
+        levels[SIZE_BOUNDS.len()] = level_of(0.6);
         let scaled = ScaledProfile::new(&base, ProfileScale(levels));
         let latency = |size| scaled.profile.latency(size).0;
         assert_eq!((latency(1), scaled.profile.max_batch()), (5_000, 12));
         assert!(latency(2).abs_diff(12_000) < 100 && latency(6).abs_diff(15_000) < 150);
         assert!((3..=5).all(|size| latency(size) >= latency(2)) && latency(12) == 16_000);
+        assert!(scaled.profile.at_best().0.abs_diff(3_000) < 30);
+        assert_eq!(scaled.profile.truncated(1).at_best(), scaled.profile.at_best());
+        assert_eq!(base.times(2.0).at_best(), Nanos(10_000));
         let least = Profile::linear(Nanos(1), Nanos(0), 2).unwrap();
-        assert_eq!(least.scaled(ProfileScale([-TOP_LEVEL; SIZE_BOUNDS.len()])).latency(2), Nanos(1));
+        let lowest = least.scaled(ProfileScale([-TOP_LEVEL; SIZE_BOUNDS.len() + 1]));
+        assert_eq!((lowest.latency(2), lowest.at_best()), (Nanos(1), Nanos(1)));
+        assert_eq!(least.with_best(Nanos(9)).at_best(), Nanos(1), "never more than l(1)");
     }
 }

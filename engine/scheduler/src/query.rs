@@ -11,6 +11,7 @@ pub use course::{CourseStep, QueryCourse};
 pub use reserves::StageReserves;
 pub(crate) use reserves::longest_after;
 
+use crate::load_phases::LoadPhases;
 use alloc::string::String;
 use alloc::vec::Vec;
 use rand::{Rng, RngExt};
@@ -62,6 +63,8 @@ pub enum StageInput {
         gamma: f64,
         /// The distribution of that number.
         draw: ItemDraw,
+        /// How gamma changes over time.
+        phases: LoadPhases,
     },
     /// A join: one item, once all items of all these stages are over. None where they had none.
     All(Vec<usize>),
@@ -96,6 +99,15 @@ impl ItemDraw {
         }
     }
 
+    /// Returns the one that has mean `gamma`, times what `phases` say, with the least variance.
+    pub fn of_phases(gamma: f64, phases: &LoadPhases) -> ItemDraw {
+        match ItemDraw::of_mean(gamma * phases.highest()) {
+            // In the other phases it is no whole number.
+            ItemDraw::Constant if !phases.is_steady() => ItemDraw::Poisson,
+            draw => draw,
+        }
+    }
+
     /// Draws a number of mean `gamma`.
     pub(crate) fn draw(self, gamma: f64, random: &mut impl Rng) -> u32 {
         match self {
@@ -106,6 +118,14 @@ impl ItemDraw {
                 Poisson::new(gamma).map_or(0, |poisson| poisson.sample(random) as u32)
             }
         }
+    }
+}
+
+impl StageInput {
+    /// Returns the input of a stage that has `gamma` items on average for each item of `stage`, at
+    /// all times, drawn by [`ItemDraw::of_mean`].
+    pub fn each(stage: usize, gamma: f64) -> StageInput {
+        StageInput::Each { stage, gamma, draw: ItemDraw::of_mean(gamma), phases: LoadPhases::default() }
     }
 }
 

@@ -36,6 +36,23 @@ pub const MOVE_INTERVAL: Nanos = Nanos::from_millis(250);
 /// The number of ranges of sizes. A range ends at one of [`SIZE_BOUNDS`].
 const RANGES: usize = SIZE_BOUNDS.len();
 
+/// What was measured, as ratios to start-up's profile.
+#[derive(Clone, Copy, Debug)]
+struct MeasuredRatios {
+    ranges: [f64; RANGES],
+    /// The ratio of a batch of one at best to l(1).
+    at_best: f64,
+}
+
+/// What a rolling profile had learnt, from which it can be made again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LearnedLatencies {
+    /// The latency of the largest batch of each range of sizes.
+    pub by_size: BTreeMap<usize, Nanos>,
+    /// [`Profile::at_best`].
+    pub at_best: Option<Nanos>,
+}
+
 /// The last batches of one range of sizes on one executor.
 #[derive(Clone, Debug, Default)]
 struct SizeRange {
@@ -85,6 +102,9 @@ pub struct RollingProfile {
     most_alone: i8,
     /// The share of the batches, in percent, that take no longer than what is measured.
     percentile: usize,
+    /// The share of batches of one, in percent, that take no longer than those at best; `None`
+    /// where they all are to take what is measured.
+    best_percentile: Option<usize>,
     executors: BTreeMap<usize, [SizeRange; RANGES]>,
     /// The time at which the last batch finished.
     newest: Nanos,
@@ -102,6 +122,7 @@ impl RollingProfile {
             current: ScaledProfile::new(&start, ProfileScale::default()),
             most_alone: TOP_LEVEL,
             percentile: PERCENTILE,
+            best_percentile: None,
             executors: BTreeMap::new(),
             newest: Nanos::ZERO,
             next_move: Nanos::ZERO,
@@ -123,27 +144,40 @@ impl RollingProfile {
         RollingProfile { percentile: percentile.clamp(1, 100), ..self }
     }
 
-    /// Begins with what an earlier rolling profile had learnt: the latencies of some batch sizes,
-    /// as [`RollingProfile::learned`] returned them, kept within the bounds of this one. The first
-    /// measurements replace it. To be called after [`RollingProfile::with_longest_alone`].
-    pub fn with_earlier(mut self, earlier: &BTreeMap<usize, Nanos>) -> RollingProfile {
+    /// Has the profile say, too, what `percentile` percent of the batches of one, 1 to 100, take
+    /// [at best](Profile::at_best).
+    pub fn with_best_percentile(self, percentile: usize) -> RollingProfile {
+        RollingProfile { best_percentile: Some(percentile.clamp(1, 100)), ..self }
+    }
+
+    /// Begins with what an earlier rolling profile had learnt, as [`RollingProfile::learned`]
+    /// returned it, kept within the bounds of this one. The first measurements replace it. To be
+    /// called after [`RollingProfile::with_longest_alone`].
+    pub fn with_earlier(mut self, earlier: &LearnedLatencies) -> RollingProfile {
         let mut known = [None; RANGES];
-        for (&size, latency) in earlier.range(1..=self.start().max_batch()) {
+        for (&size, latency) in earlier.by_size.range(1..=self.start().max_batch()) {
             known[range_of(size)] = Some(latency.0 as f64 / self.start().latency(size).0 as f64);
         }
-        if let Some(ratios) = filled(&known) {
-            self.current = ScaledProfile::new(self.start(), self.scale_of(ratios));
+        if let Some(ranges) = filled(&known) {
+            let alone = self.start().latency(1).0 as f64;
+            let best = earlier.at_best.filter(|_| self.best_percentile.is_some());
+            let at_best = best.map_or(ranges[0], |best| best.0 as f64 / alone);
+            self.current =
+                ScaledProfile::new(self.start(), self.scale_of(MeasuredRatios { ranges, at_best }));
             self.is_measured = true;
         }
         self
     }
 
-    /// Returns the latencies of the largest batch of each range of sizes, from which the profile
-    /// can be made again; `None` before anything was measured.
-    pub fn learned(&self) -> Option<BTreeMap<usize, Nanos>> {
+    /// Returns what the profile can be made of again; `None` before anything was measured.
+    pub fn learned(&self) -> Option<LearnedLatencies> {
+        let profile = self.measured()?;
         let largest = self.start().max_batch();
         let sizes = SIZE_BOUNDS[..=range_of(largest)].iter().map(|&bound| bound.min(largest));
-        self.measured().map(|profile| sizes.map(|size| (size, profile.latency(size))).collect())
+        Some(LearnedLatencies {
+            by_size: sizes.map(|size| (size, profile.latency(size))).collect(),
+            at_best: self.best_percentile.map(|_| profile.at_best()),
+        })
     }
 
     /// Takes in a batch of `size` rows that ran on `executor`, a number that the caller gives. A
@@ -214,17 +248,28 @@ impl RollingProfile {
 
     /// Returns the scale that is measured: of each range the worst executor's.
     fn target(&self) -> Option<ProfileScale> {
-        let measured = self.executors.values().filter_map(|ranges| {
-            filled(&core::array::from_fn(|at| ranges[at].measured(self.percentile, self.newest)))
-        });
-        let worst = measured.reduce(|one, other| core::array::from_fn(|at| f64::max(one[at], other[at])))?;
+        let worst = self.executors.values().filter_map(|executor| self.measured_on(executor)).reduce(
+            |one, other| MeasuredRatios {
+                ranges: core::array::from_fn(|at| f64::max(one.ranges[at], other.ranges[at])),
+                at_best: one.at_best.max(other.at_best),
+            },
+        )?;
         Some(self.scale_of(worst))
     }
 
+    /// Returns what is measured on one executor.
+    fn measured_on(&self, executor: &[SizeRange; RANGES]) -> Option<MeasuredRatios> {
+        let ranges = filled(&core::array::from_fn(|at| executor[at].measured(self.percentile, self.newest)))?;
+        let best = self.best_percentile.and_then(|percent| executor[0].measured(percent, self.newest));
+        Some(MeasuredRatios { ranges, at_best: best.unwrap_or(ranges[0]) })
+    }
+
     /// Returns the scale of these ratios, with a batch of one within its bound.
-    fn scale_of(&self, ratios: [f64; RANGES]) -> ProfileScale {
-        let mut levels = ratios.map(level_of);
+    fn scale_of(&self, ratios: MeasuredRatios) -> ProfileScale {
+        let mut levels = [0; RANGES + 1];
+        levels[..RANGES].copy_from_slice(&ratios.ranges.map(level_of));
         levels[0] = levels[0].min(self.most_alone);
+        levels[RANGES] = level_of(ratios.at_best).min(levels[0]);
         ProfileScale(levels)
     }
 }
@@ -388,14 +433,38 @@ mod tests {
             assert!((now / then - 1.0).abs() < 0.02, "{size}: {now} {then}");
         }
         // Beyond all bounds, or of no size that there is.
-        let of = |size, ms| {
-            RollingProfile::new(start()).with_earlier(&BTreeMap::from([(size, Nanos::from_millis(ms))]))
+        let known = |size, ms| LearnedLatencies {
+            by_size: BTreeMap::from([(size, Nanos::from_millis(ms))]),
+            at_best: Some(Nanos::from_millis(2)),
         };
+        let of = |size, ms| RollingProfile::new(start()).with_earlier(&known(size, ms));
         assert!(close(of(1, 1_000).drift().unwrap(), LARGEST_RATIO));
         assert_eq!((of(0, 7).drift(), of(65, 7).drift()), (None, None));
         let bounded = RollingProfile::new(start()).with_longest_alone(Nanos::from_millis(8));
-        let bounded = bounded.with_earlier(&BTreeMap::from([(1, Nanos::from_millis(20))]));
+        let bounded = bounded.with_earlier(&known(1, 20));
         assert!(bounded.profile().latency(1) <= Nanos::from_millis(8));
+        assert_eq!(bounded.profile().at_best(), bounded.profile().latency(1), "nobody asked for it");
+    }
+
+    #[test]
+    fn where_run_times_differ_what_a_batch_of_one_takes_at_best_is_measured_and_learnt() {
+        let differing = || RollingProfile::new(start()).with_percentile(85).with_best_percentile(33);
+        let mut run = Run::new();
+        run.rolling = differing();
+        for turn in 0..20 * WINDOW {
+            run.batch(0, 1, [0.5, 0.5, 1.5, 2.0][turn % 4]);
+        }
+        let (alone, best) = (run.rolling.profile().latency(1), run.rolling.profile().at_best());
+        let ratios = [alone, best].map(|time| time.0 as f64 / start().latency(1).0 as f64);
+        assert!(close(ratios[0], 2.0) && close(ratios[1], 0.5), "{ratios:?}");
+        let learned = run.rolling.learned().unwrap();
+        let next = differing().with_earlier(&learned);
+        assert!(next.profile().at_best().0.abs_diff(best.0) < best.0 / 50, "{next:?}");
+        // Batches of one are not measured any more: at best is as long as at most.
+        let mut run = Run { rolling: differing(), ..run };
+        let moves = (0..20 * WINDOW).filter(|_| run.batch(0, 4, 1.0)).count();
+        assert_eq!(moves, 0);
+        assert_eq!(run.rolling.profile().at_best(), run.rolling.profile().latency(1));
     }
 
     proptest! {

@@ -19,6 +19,14 @@ const BINS: usize = 128;
 /// The samples that such a histogram is made of.
 const SAMPLES: usize = 200_000;
 
+/// The share of an application's batches, in percent, that take no longer than the default's
+/// profile of it says (docs/varying.md).
+pub const WITHIN_PERCENT: usize = 85;
+
+/// The share of its batches of one, in percent, that take no longer than the profile says that they
+/// do [at best](Profile::at_best).
+pub const AT_BEST_PERCENT: usize = 33;
+
 /// The applications of a model at most: a request's message has a byte for its own.
 pub const MAX_APPLICATIONS: usize = 256;
 

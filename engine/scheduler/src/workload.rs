@@ -2,6 +2,7 @@
 //! one from a TOML file; the simulator, the load generator and the benchmarks run it, so that one
 //! file means the same to all of them.
 
+use crate::load_phases::LoadPhases;
 use crate::profile::Profile;
 use crate::query::{DeadlineSplit, QueryGraph};
 use crate::run_time::VaryingModel;
@@ -146,7 +147,11 @@ impl Arrival {
     /// Returns true if the process fixes the number of requests, so that no rate can be chosen for
     /// it.
     pub fn has_own_rate(&self) -> bool {
-        matches!(self, Arrival::Trace(_) | Arrival::Minutes(_))
+        match self {
+            Arrival::Trace(_) | Arrival::Minutes(_) => true,
+            Arrival::Phased(process, _) => process.has_own_rate(),
+            Arrival::Poisson | Arrival::Uniform | Arrival::Gamma(_) => false,
+        }
     }
 }
 
@@ -163,4 +168,6 @@ pub enum Arrival {
     Trace(Arc<[Nanos]>),
     /// A count of requests for each minute, at random times in it; the rate is the counts' own.
     Minutes(Arc<[u32]>),
+    /// A process whose rate goes up and down by phases.
+    Phased(Arc<Arrival>, LoadPhases),
 }

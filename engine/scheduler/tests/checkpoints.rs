@@ -66,7 +66,7 @@ fn steps() -> impl Strategy<Value = Vec<(Nanos, Step)>> {
             let [price, patience, lead] = [price, patience, lead].map(factor);
             Step::Set(RuleSetting { price, patience, lead, spread })
         }),
-        1 => prop::array::uniform20(any::<i8>().prop_map(|level| level.max(-TOP_LEVEL)))
+        1 => prop::array::uniform21(any::<i8>().prop_map(|level| level.max(-TOP_LEVEL)))
             .prop_map(|levels| Step::Rescale(ProfileScale(levels))),
     ];
     // Mostly milliseconds; at times seconds, so that the rate meter's window goes by.

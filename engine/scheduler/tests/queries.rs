@@ -4,6 +4,7 @@
 
 use proptest::prelude::*;
 use std::collections::HashMap;
+use symphony_scheduler::load_phases::{LoadPhases, Phase};
 use symphony_scheduler::policy::{POLICIES, Policy, PolicyOptions, by_name};
 use symphony_scheduler::profile::Profile;
 use symphony_scheduler::query::{DeadlineSplit, ItemDraw, QueryGraph, QueryStage, StageInput};
@@ -118,10 +119,12 @@ impl Observer for QueryAudit {
 fn input(at: usize, choice: (usize, usize, f64, usize)) -> StageInput {
     let (kind, from, gamma, other) = choice;
     let (stage, other) = (from % at, other % at);
+    let phase = |seconds, factor| Phase { lasts: Nanos::from_secs(seconds), factor };
+    let phases = LoadPhases::new(&[phase(1, 0.2), phase(1, 1.0)]).unwrap();
     match kind {
-        0 => StageInput::Each { stage, gamma: gamma.ceil(), draw: ItemDraw::Constant },
-        1 => StageInput::Each { stage, gamma, draw: ItemDraw::Poisson },
-        2 => StageInput::Each { stage, gamma: gamma / 3.0, draw: ItemDraw::Bernoulli },
+        0 => StageInput::each(stage, gamma.ceil()),
+        1 => StageInput::Each { stage, gamma, draw: ItemDraw::Poisson, phases },
+        2 => StageInput::Each { stage, gamma: gamma / 3.0, draw: ItemDraw::Bernoulli, phases },
         _ if stage == other => StageInput::All(vec![stage]),
         _ => StageInput::All(vec![stage, other]),
     }
@@ -213,7 +216,7 @@ fn stage(name: &str, model: u32, input: StageInput) -> QueryStage {
 }
 
 fn each(stage: usize, gamma: f64) -> StageInput {
-    StageInput::Each { stage, gamma, draw: ItemDraw::of_mean(gamma) }
+    StageInput::each(stage, gamma)
 }
 
 /// Four GPUs, and a query every 100 ms.

@@ -809,7 +809,7 @@ mod tests {
         RuleSetting { price: f32::INFINITY, patience: 0.25, lead: 0.0, spread: true };
 
     const SCALE: ProfileScale = ProfileScale([
-        0, 1, -1, TOP_LEVEL, -TOP_LEVEL, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, -19,
+        0, 1, -1, TOP_LEVEL, -TOP_LEVEL, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, -19, -20,
     ]);
 
     #[test]

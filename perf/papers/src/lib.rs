@@ -26,6 +26,7 @@ mod nexus_mixes;
 mod nexus_plans;
 mod nexus_queries;
 mod orloj_tables;
+mod query_phases;
 mod scheduling;
 mod symphony_figure1;
 mod symphony_figure10;
@@ -62,6 +63,7 @@ pub static EXPERIMENTS: &[&dyn Experiment] = &[
     &nexus_mixes::Variants,
     &nexus_mixes::Mixes,
     &nexus_queries::QuerySplits,
+    &query_phases::QueryPhases,
     &clockwork_slos::Lowest,
     &clockwork_slos::Isolation,
     &orloj_tables::FinishRates,

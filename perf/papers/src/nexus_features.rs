@@ -26,7 +26,7 @@ use symphony_perf::charts::{Axis, Figure, Panel, Shape};
 use symphony_perf::zoo::{Model, zoo_1080ti};
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy::options::NexusPacking;
-use symphony_scheduler::query::{DeadlineSplit, ItemDraw, QueryGraph, QueryStage, StageInput};
+use symphony_scheduler::query::{DeadlineSplit, QueryGraph, QueryStage, StageInput};
 use symphony_scheduler::workload::{Arrival, Workload, WorkloadQuery};
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
@@ -139,7 +139,7 @@ fn traffic(ablation: Ablation, effort: Effort) -> Workload {
         model: ModelId(at as u32),
         input: match at.checked_sub(1) {
             None => StageInput::Root,
-            Some(at) => StageInput::Each { stage: 0, gamma: ITEMS[at], draw: ItemDraw::of_mean(ITEMS[at]) },
+            Some(at) => StageInput::each(0, ITEMS[at]),
         },
     };
     let graph = QueryGraph {

@@ -14,7 +14,7 @@ use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
 use symphony_perf::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
 use symphony_perf::zoo::{Model, zoo_1080ti};
-use symphony_scheduler::query::{DeadlineSplit, ItemDraw, QueryGraph, QueryStage, StageInput};
+use symphony_scheduler::query::{DeadlineSplit, QueryGraph, QueryStage, StageInput};
 use symphony_scheduler::workload::{Arrival, Workload, WorkloadModel, WorkloadQuery};
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
@@ -63,13 +63,12 @@ impl QueryCase {
             model: ModelId(model),
             input,
         };
-        let (gamma, draw) = (self.gamma, ItemDraw::of_mean(self.gamma));
         let graph = QueryGraph {
             name: "traffic".to_owned(),
             slo: Nanos::from_millis_f64(slo_ms),
             stages: vec![
                 stage("detect", 0, StageInput::Root),
-                stage("recognise", 1, StageInput::Each { stage: 0, gamma, draw }),
+                stage("recognise", 1, StageInput::each(0, self.gamma)),
             ],
         };
         Workload {

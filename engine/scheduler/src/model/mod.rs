@@ -17,6 +17,11 @@
 //! Each row of a request is an entry of the queue, one after the other, of one deadline.
 //! A batch holds all of them or none, unless they fit no batch that is in time. They are taken in
 //! together, or refused together.
+//!
+//! Where run times differ, a profile says what most batches do not exceed. A request that has less
+//! time left is *doubtful* until not even a quick batch of one would be in time. It is given up for
+//! one behind it that is not doubtful. Where there is none, the last of them, which has the best
+//! chance, is tried in a batch of its own, on a GPU that no batch in time wants.
 
 pub mod checkpoint;
 mod event;
@@ -125,6 +130,8 @@ struct Candidate {
     /// D - l(b), less its slack.
     latest: Nanos,
     delay: Nanos,
+    /// A doubtful request is tried: `latest` is by the time of a batch of one at best.
+    tried: bool,
 }
 
 /// One model's queue of one class, and its candidate. See the module's description.
@@ -496,17 +503,45 @@ impl ModelQueue {
     /// Drops what can't be helped and forms the candidate anew.
     fn reselect(&mut self, now: Nanos, gpu_free_at: Nanos, sink: &mut impl ModelSink) {
         let finish = Finish { terms: &self.terms, now, gpu_free_at };
-        let Selection { dropped, size } =
+        let Selection { mut dropped, size } =
             select(self.drop_rule(), finish, self.target, self.setting.price, self.queue.len(), |at| {
                 self.queue[at].deadline
             });
+        let tried = size == 0 && self.may_try_last(finish);
+        if tried {
+            dropped -= 1;
+        }
         if dropped > 0 {
             for request in self.queue.drain(..dropped) {
                 sink.end(&request, Ending::DroppedInQueue, now);
             }
             self.losses.add(dropped);
         }
-        self.candidate = (size > 0).then(|| self.candidate_of(now, self.uncut(finish, size)));
+        self.candidate = match tried {
+            true => Some(self.candidate_to_try()),
+            false => (size > 0).then(|| self.candidate_of(now, self.uncut(finish, size))),
+        };
+    }
+
+    /// Returns true if the last request, which no batch is sure to serve in time, has a chance by
+    /// itself.
+    #[inline]
+    fn may_try_last(&self, finish: Finish<'_>) -> bool {
+        let at_best = self.terms.profile.at_best();
+        at_best < self.terms.profile.latency(1)
+            && !matches!(self.role, ClassRole::Below(_))
+            && self
+                .queue
+                .back()
+                .is_some_and(|last| last.row == 0 && finish.earliest_start(1) + at_best <= last.deadline)
+    }
+
+    /// Returns the candidate of the one doubtful request that is left: it can't grow, so it is due.
+    fn candidate_to_try(&self) -> Candidate {
+        let QueueConfig { profile, network, slack, .. } = &self.terms;
+        let latest = self.queue[0].deadline - profile.at_best() - slack.latest;
+        let due = Nanos::ZERO;
+        Candidate { size: 1, early: due, due, latest, delay: network.delay(1), tried: true }
     }
 
     /// The drop rule of the moment. At a price of 0 nothing is dropped that can still be served,
@@ -559,7 +594,8 @@ impl ModelQueue {
         let delay = network.delay(size);
         let latest = head_deadline - profile.latency(size) - slack.latest;
         if matches!(self.role, ClassRole::Below(_)) {
-            return Candidate { size, early: Nanos::ZERO, due: Nanos::ZERO, latest, delay };
+            let due = Nanos::ZERO;
+            return Candidate { size, early: due, due, latest, delay, tried: false };
         }
         let joining = self.joining(size);
         let fetch = Nanos(network.data_per_request.0 * joining as u64);
@@ -582,7 +618,7 @@ impl ModelQueue {
             let early = due.min(spaced).min(due - lead);
             (early, if spread { early } else { due })
         });
-        Candidate { size, early: early - delay, due: due - delay, latest, delay }
+        Candidate { size, early: early - delay, due: due - delay, latest, delay, tried: false }
     }
 
     /// How many rows would join a batch of `size` at once: the next request's, or as many as the
@@ -632,8 +668,14 @@ impl ModelQueue {
     /// a grant takes time, in which the candidate may expire while requests behind it wait. A queue
     /// whose heads expire one after the other would else offer only what is too late, and get no
     /// GPU as long as other models want them.
+    ///
+    /// A doubtful request is offered an SLO later than it can wait, and withdrawn in time: batches
+    /// that are sure to be in time go before it.
     #[inline]
     fn latest_to_offer(&self, now: Nanos, candidate: Candidate) -> Nanos {
+        if candidate.tried {
+            return candidate.latest + self.terms.slo;
+        }
         let granted = now + self.terms.slack.frontrun - self.terms.slack.latest;
         if granted == now
             || candidate.latest - candidate.delay >= granted

@@ -87,6 +87,51 @@ fn grant(free_at: Nanos) -> Grant {
     Grant { queue: QueueId(0), gpu: GpuId(3), free_at, until: Nanos::MAX }
 }
 
+/// A queue of requests whose batches of one take 6 ms at most, and 3 ms at best.
+fn differing() -> ModelQueue {
+    let terms = terms("symphony", DropRule::Exchange);
+    let profile = terms.profile.clone().with_best(ms(3.0));
+    ModelQueue::new(QueueConfig { profile, ..terms }, Nanos::ZERO)
+}
+
+#[test]
+fn a_doubtful_request_is_tried_behind_all_that_are_sure_until_it_has_no_chance() {
+    let (mut queue, mut log) = (differing(), Log::default());
+    queue.apply_request(ms(10.0), &request(1, Nanos::ZERO, ms(15.0)), &mut log);
+    // It must start by 15 - 3, and is offered an SLO later.
+    assert_eq!(log.take(), [Said::Ready(ms(32.0), Nanos::ZERO)]);
+    assert_eq!(queue.next_timer(), ms(12.0) + Nanos(1));
+    queue.apply(ms(12.0), ModelEvent::Grant(grant(Nanos::ZERO)), &mut log);
+    let tried = Said::Dispatch { exec_at: ms(12.0), latest: ms(12.0), ids: vec![1] };
+    assert_eq!(log.take()[..2], [tried, Said::Report(Some(ms(12.0)), ms(18.0))]);
+    queue.apply_request(ms(10.0), &request(2, Nanos::ZERO, ms(15.0)), &mut log);
+    log.take();
+    let gone = queue.next_timer();
+    queue.apply(gone, ModelEvent::Timer, &mut log);
+    assert_eq!(log.take(), [Said::End(2, Ending::DroppedInQueue), Said::Withdraw]);
+}
+
+#[test]
+fn a_doubtful_request_is_given_up_for_one_that_is_sure_or_has_a_better_chance() {
+    let (mut queue, mut log) = (differing(), Log::default());
+    queue.apply_request(ms(10.0), &request(1, Nanos::ZERO, ms(14.0)), &mut log);
+    log.take();
+    queue.apply_request(ms(10.0), &request(2, Nanos::ZERO, ms(15.0)), &mut log);
+    assert_eq!(log.take(), [Said::End(1, Ending::DroppedInQueue), Said::Ready(ms(32.0), Nanos::ZERO)]);
+    queue.apply_request(ms(10.0), &request(3, ms(10.0), ms(30.0)), &mut log);
+    assert_eq!(log.take()[0], Said::End(2, Ending::DroppedInQueue));
+    assert_eq!(queue.len(), 1);
+}
+
+#[test]
+fn rows_of_one_request_are_not_tried() {
+    let (mut queue, mut log) = (differing(), Log::default());
+    let row = |row: u16| Request { row, rows_after: 1 - row, ..request(1, Nanos::ZERO, ms(15.0)) };
+    assert!(queue.apply(ms(10.0), ModelEvent::Enqueue(&row(0)), &mut log));
+    queue.apply_request(ms(10.0), &row(1), &mut log);
+    assert_eq!(log.take(), [1, 1].map(|id| Said::End(id, Ending::DroppedInQueue)));
+}
+
 #[test]
 fn a_batch_is_told_of_only_when_one_more_request_could_not_join() {
     let (mut queue, mut log) = (symphony(), Log::default());

@@ -1,18 +1,16 @@
 //! Models whose requests have run times of their own, each application as a model by itself: short
 //! requests run with short ones, and each batch size has the time that few batches of that
-//! application exceed. So a scheduler that knows one number for each batch size serves them well.
+//! application exceed. So a scheduler that knows one number for each batch size, and what a batch
+//! of one takes at best, serves them well.
 
 use super::interface::{Decisions, Scheduler};
-use crate::run_time::{Application, RunTimeEstimate, VaryingModel};
+use crate::run_time::{AT_BEST_PERCENT, Application, RunTimeEstimate, VaryingModel, WITHIN_PERCENT};
 use crate::workload::{Workload, WorkloadModel};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, ModelId, Request};
-
-/// The share of batches that are to take no longer than their profile says (docs/varying.md).
-const WITHIN: f64 = 0.75;
 
 /// A scheduler of applications in place of models. See the module's description.
 pub(super) struct ByApplication {
@@ -69,11 +67,15 @@ fn applications(model: &WorkloadModel) -> Vec<WorkloadModel> {
     let shares = varying.shares();
     let of_one = |(at, one): (usize, &Application)| {
         let alone = VaryingModel { applications: [one.clone()].into(), ..varying.clone() };
-        let profile = alone.profile(RunTimeEstimate::Quantile(WITHIN), model.profile.max_batch());
+        let within = RunTimeEstimate::Quantile(WITHIN_PERCENT as f64 / 100.0);
+        let profile = alone.profile(within, model.profile.max_batch());
+        let at_best = alone.batch_ms(1, one.run_times.quantile(AT_BEST_PERCENT as f64 / 100.0));
         WorkloadModel {
             name: format!("{}/{at}", model.name),
             // Run times that have no profile are served as the model is.
-            profile: profile.unwrap_or_else(|_| model.profile.clone()),
+            profile: profile
+                .map(|profile| profile.with_best(Nanos::from_millis_f64(at_best)))
+                .unwrap_or_else(|_| model.profile.clone()),
             share: model.share * one.share / shares,
             varying: Some(alone),
             ..model.clone()

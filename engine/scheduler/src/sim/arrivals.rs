@@ -3,6 +3,7 @@
 //! one seed gives them the same requests at the same times.
 
 use super::minutes::Minutes;
+use crate::load_phases::LoadPhases;
 use crate::workload::Arrival;
 use alloc::sync::Arc;
 use rand::{Rng, RngExt, SeedableRng};
@@ -18,8 +19,10 @@ pub struct Arrivals {
     rng: Pcg64Mcg,
     /// The mean gap, ns.
     mean: f64,
-    /// The instant of the last arrival, ns. As f64 it is exact to a nanosecond for 104 days.
+    /// The instant of the last arrival, ns. As f64 it is exact to a nanosecond for 104 days. Where
+    /// the rate has phases, that of a steady rate.
     at: f64,
+    phases: LoadPhases,
 }
 
 #[derive(Clone, Debug)]
@@ -58,6 +61,9 @@ impl Arrivals {
         let mean = 1e9 / rate_rps;
         let mut at = 0.0;
         let gaps = match arrival {
+            Arrival::Phased(process, own) => {
+                return Ok(Arrivals { phases: own.clone(), ..Arrivals::new(process, rate_rps, seed)? });
+            }
             Arrival::Trace(offsets) => Gaps::Listed(Arc::clone(offsets), 0),
             Arrival::Minutes(counts) => Gaps::Counted(Minutes::new(Arc::clone(counts))),
             _ if rate_rps <= 0.0 => Gaps::None,
@@ -73,7 +79,7 @@ impl Arrivals {
                 Gaps::Gamma(gamma.map_err(|error| ArrivalError::Shape(*shape, error))?)
             }
         };
-        Ok(Arrivals { gaps, rng, mean, at })
+        Ok(Arrivals { gaps, rng, mean, at, phases: LoadPhases::default() })
     }
 }
 
@@ -94,8 +100,9 @@ impl Iterator for Arrivals {
             Gaps::None => return None,
         };
         self.at += gap;
+        let at = self.phases.time_of(self.at);
         // Past the last representable instant nothing arrives any more.
-        (self.at < u64::MAX as f64).then_some(Nanos(self.at as u64))
+        (at < u64::MAX as f64).then_some(Nanos(at as u64))
     }
 }
 
@@ -117,6 +124,7 @@ pub fn stream_seed(seed: u64, stream: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load_phases::Phase;
 
     const RATE: f64 = 2_000.0;
 
@@ -204,6 +212,18 @@ mod tests {
         let offsets = [0, 500, 500, 1_000].map(Nanos::from_millis);
         let arrivals = Arrivals::new(&Arrival::Trace(offsets.into()), 1.0, 1).unwrap();
         assert_eq!(arrivals.collect::<Vec<_>>(), offsets);
+    }
+
+    #[test]
+    fn a_rate_with_phases_is_the_same_on_average_and_as_much_higher_as_they_say() {
+        let phase = |factor| Phase { lasts: Nanos::from_secs(1), factor };
+        let phases = LoadPhases::new(&[phase(1.0), phase(3.0)]).unwrap();
+        let all: Vec<Nanos> = stream(Arrival::Phased(Arrival::Poisson.into(), phases), 7)
+            .take_while(|at| *at < Nanos::from_secs(100))
+            .collect();
+        let high = all.iter().filter(|at| at.0 / 1_000_000_000 % 2 == 1).count();
+        assert!(all.is_sorted() && close(all.len() as f64, 100.0 * RATE, 0.02), "{}", all.len());
+        assert!(close(high as f64, 75.0 * RATE, 0.02), "{high}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::config::{ArrivalSource, parse_arrival, read_workload};
 use proptest::prelude::*;
 use std::path::Path;
 use symphony_scheduler::limits;
+use symphony_scheduler::load_phases::{LoadPhases, Phase};
 use symphony_scheduler::profile::Profile;
 use symphony_scheduler::query::{ItemDraw, StageInput};
 use symphony_scheduler::workload::{Arrival, Network, Workload};
@@ -174,12 +175,53 @@ fn a_query_is_a_graph_of_models_which_have_no_requests_of_their_own() {
     let names: Vec<&str> = query.graph.stages.iter().map(|stage| stage.name.as_str()).collect();
     assert_eq!(names, ["a", "b", "c", "join"]);
     let inputs: Vec<_> = query.graph.stages.iter().map(|stage| stage.input.clone()).collect();
-    let each = |gamma, draw| StageInput::Each { stage: 0, gamma, draw };
     assert_eq!(inputs[0], StageInput::Root);
-    assert_eq!(inputs[1], each(2.5, ItemDraw::Poisson));
-    assert_eq!(inputs[2], each(0.5, ItemDraw::Bernoulli));
+    assert_eq!(inputs[1], StageInput::each(0, 2.5));
+    assert_eq!(inputs[2], StageInput::each(0, 0.5));
     assert_eq!(inputs[3], StageInput::All(vec![1, 2]));
     assert_eq!(query.graph.expected_items(), [1.0, 2.5, 0.5, 1.0]);
+}
+
+#[test]
+fn rates_and_numbers_of_items_may_go_up_and_down_by_phases() {
+    let stages = "{name = \"a\", model = \"R\"}, {model = \"S\", after = \"a\", gamma = 2, \
+                  phases = [{ for_s = 3, factor = 1 }, { for_s = 1, factor = 5 }]}";
+    let rate = "phases = [{ for_s = 0.5, factor = 0 }, { for_s = 0.5, factor = 2 }]\nstages";
+    let workload = good(&with_query(stages).replace("stages", rate));
+    let phase = |ms, factor| Phase { lasts: Nanos::from_millis(ms), factor };
+    let of = |phases: [Phase; 2]| LoadPhases::new(&phases).unwrap();
+    let (gamma, draw) = (2.0, ItemDraw::Poisson);
+    let phases = of([phase(3_000, 0.5), phase(1_000, 2.5)]);
+    let [query] = &workload.queries[..] else { panic!() };
+    assert_eq!(query.graph.stages[1].input, StageInput::Each { stage: 0, gamma, draw, phases });
+    let phases = of([phase(500, 0.0), phase(500, 2.0)]);
+    assert_eq!(query.arrival, Arrival::Phased(Arrival::Poisson.into(), phases));
+    for (phases, expected) in [
+        ("[]", "has 0 phases; give 1 to 64"),
+        ("[{ for_s = 1 }]", "[0].factor: is missing; add the load in the phase"),
+        ("[{ for_s = 0, factor = 1 }]", "[0].for_s: is 0; it must be a number from 0.001"),
+        ("[{ for_s = 1, factor = 0 }]", "has a factor of 0 in every phase; give at least one"),
+    ] {
+        let text = with_query(stages).replace("stages", &format!("phases = {phases}\nstages"));
+        let found = diagnostics(text.as_bytes());
+        assert!(found[0].contains("queries[0].phases") && found[0].contains(expected), "{found:?}");
+    }
+    for (draw, expected) in [
+        (
+            "constant",
+            "gamma: is 2, and up to 5 by its `phases`, which draw \"constant\" can't give; leave out",
+        ),
+        ("bernoulli", "gamma: is 2, and up to 5 by its `phases`, which draw \"bernoulli\" can't give"),
+    ] {
+        let stages = stages.replace("gamma = 2", &format!("gamma = 2, draw = \"{draw}\""));
+        let found = diagnostics(with_query(&stages).as_bytes());
+        assert!(found[0].contains(expected), "{found:?}");
+    }
+    let counted = "arrival = \"minutes:m.csv\"\nphases = [{ for_s = 1, factor = 1 }]\nstages";
+    let folder =
+        folder(&[(FILE, with_query(stages).replace("stages", counted).as_bytes()), ("m.csv", b"0,3\n")]);
+    let found = rendered(&read_workload(&folder.path().join(FILE)).unwrap_err(), folder.path());
+    assert!(found[0].contains("phases: are of an arrival whose file determines the rate"), "{found:?}");
 }
 
 #[test]

@@ -4,10 +4,11 @@
 //! of it.
 
 use crate::config::diagnostics::Diagnostic;
-use crate::config::toml_reader::{Bounds, TomlTable};
+use crate::config::toml_reader::{Bounds, TomlTable, read_each};
 use csv::StringRecord;
 use std::io;
 use std::path::{Path, PathBuf};
+use symphony_scheduler::load_phases::{LoadPhases, MAX_PHASES, Phase};
 use symphony_scheduler::workload::Arrival;
 use symphony_transport::Nanos;
 
@@ -344,8 +345,47 @@ impl MinutesFile<'_> {
     }
 }
 
-/// Reads the `arrival` of a table, Poisson where there is none.
+/// Reads the `arrival` of a table, Poisson where there is none, and the `phases` of its rate.
 pub(super) fn read_arrival(table: &TomlTable<'_>) -> Option<Arrival> {
+    let (process, phases) = (read_process(table), read_phases(table));
+    let (process, phases) = (process?, phases?);
+    if phases.is_steady() {
+        return Some(process);
+    }
+    if process.has_own_rate() {
+        let wrong = "are of an arrival whose file determines the rate";
+        table.report("phases", wrong, "leave them out, or give a process such as \"poisson\"");
+        return None;
+    }
+    Some(Arrival::Phased(process.into(), phases))
+}
+
+/// Reads the `phases` of a load: steady where there are none.
+pub(super) fn read_phases(table: &TomlTable<'_>) -> Option<LoadPhases> {
+    let Some(value) = table.optional("phases") else { return Some(LoadPhases::default()) };
+    let items = value.items("give a list of tables, each with `for_s` and `factor`")?;
+    if items.is_empty() || items.len() > MAX_PHASES {
+        value.report(format!("has {} phases", items.len()), format!("give 1 to {MAX_PHASES}"));
+        return None;
+    }
+    let phases = read_each(&items, |item| item.table(read_phase))?;
+    let load = LoadPhases::new(&phases);
+    if load.is_err() {
+        value.report("has a factor of 0 in every phase", "give at least one phase a factor above 0");
+    }
+    load.ok()
+}
+
+fn read_phase(table: &TomlTable<'_>) -> Option<Phase> {
+    let lasts = table.required("for_s", "the length of the phase, in seconds");
+    let lasts = lasts.and_then(|value| value.number(Bounds::from(0.001, 86_400.0)));
+    let factor = table.required("factor", "the load in the phase, compared with the other phases'");
+    let factor = factor.and_then(|value| value.number(Bounds::from(0.0, 1e6)));
+    Some(Phase { lasts: Nanos::from_secs_f64(lasts?), factor: factor? })
+}
+
+/// Reads the `arrival` of a table without its phases.
+fn read_process(table: &TomlTable<'_>) -> Option<Arrival> {
     let Some(value) = table.optional("arrival") else { return Some(Arrival::Poisson) };
     let text = value.text(ARRIVAL_FORMS)?;
     let source = match parse_arrival(text) {

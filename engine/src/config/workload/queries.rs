@@ -1,11 +1,12 @@
 //! Queries of a workload file: `[[queries]]`, each a graph of stages, each of which names a model
 //! of the file (docs/workloads.md).
 
-use super::arrivals::read_arrival;
+use super::arrivals::{read_arrival, read_phases};
 use crate::config::diagnostics::Location;
 use crate::config::linear_profile;
 use crate::config::toml_reader::{Bounds, TomlTable, TomlValue, read_each};
 use std::collections::HashMap;
+use symphony_scheduler::load_phases::LoadPhases;
 use symphony_scheduler::query::{
     DeadlineSplit, ItemDraw, MAX_ITEMS, MAX_QUERIES, MAX_STAGES, QueryGraph, QueryStage, StageInput,
     topological_order,
@@ -31,8 +32,15 @@ struct StageEntry {
     name: String,
     model: String,
     after: Vec<String>,
-    /// gamma and its distribution, where they are given.
-    items: Option<(f64, ItemDraw)>,
+    /// The number of its items for each item of the stage before.
+    items: ItemsEntry,
+}
+
+/// The number of a stage's items as it is written.
+struct ItemsEntry {
+    gamma: f64,
+    draw: ItemDraw,
+    phases: LoadPhases,
 }
 
 impl QueryEntry {
@@ -92,14 +100,10 @@ fn read_stage(table: &TomlTable<'_>) -> Option<StageEntry> {
     let model = read_name(table, "model", "the name of a model of this file");
     let name = table.optional("name").map_or_else(|| model.clone(), |value| value.name("the stage's name"));
     let after = table.optional("after").map_or(Some(Vec::new()), |value| read_after(&value));
-    let gamma = table.optional("gamma").map(|value| value.number(Bounds::above(0.0, MAX_ITEMS)));
-    let draw = table.optional("draw").map(|value| {
-        let word = value.word(&ItemDraw::ALL.map(|draw| draw.1))?;
-        ItemDraw::ALL.into_iter().find(|draw| draw.1 == word).map(|draw| draw.0)
-    });
+    let items = read_items(table);
     let after = after?;
-    if after.len() != 1 && (gamma.is_some() || draw.is_some()) {
-        let field = if gamma.is_some() { "gamma" } else { "draw" };
+    let field = ["gamma", "draw", "phases"].into_iter().find(|field| table.has(field));
+    if let Some(field) = field.filter(|_| after.len() != 1) {
         table.report(
             field,
             "is of a stage without exactly one stage in `after`",
@@ -107,27 +111,35 @@ fn read_stage(table: &TomlTable<'_>) -> Option<StageEntry> {
         );
         return None;
     }
-    let items = match (gamma, draw) {
-        (None, None) => None,
-        (gamma, draw) => {
-            let gamma = gamma.unwrap_or(Some(1.0))?;
-            let draw = draw.unwrap_or(Some(ItemDraw::of_mean(gamma)))?;
-            check_draw(table, gamma, draw)?;
-            Some((gamma, draw))
-        }
-    };
-    Some(StageEntry { location: table.location("model"), name: name?, model: model?, after, items })
+    Some(StageEntry { location: table.location("model"), name: name?, model: model?, after, items: items? })
 }
 
-/// Reports a distribution that can't have this mean.
-fn check_draw(table: &TomlTable<'_>, gamma: f64, draw: ItemDraw) -> Option<()> {
+/// Reads `gamma`, `draw` and `phases` of a stage.
+fn read_items(table: &TomlTable<'_>) -> Option<ItemsEntry> {
+    let gamma = table.optional("gamma").map_or(Some(1.0), |v| v.number(Bounds::above(0.0, MAX_ITEMS)));
+    let draw = table.optional("draw").map(|value| {
+        let word = value.word(&ItemDraw::ALL.map(|draw| draw.1))?;
+        ItemDraw::ALL.into_iter().find(|draw| draw.1 == word).map(|draw| draw.0)
+    });
+    let (gamma, phases) = (gamma?, read_phases(table)?);
+    let highest = gamma * phases.highest();
+    let draw = draw.unwrap_or(Some(ItemDraw::of_phases(gamma, &phases)))?;
+    check_draw(table, gamma, highest, draw)?;
+    Some(ItemsEntry { gamma, draw, phases })
+}
+
+/// Reports a distribution that can't have this mean, which is `highest` at times.
+fn check_draw(table: &TomlTable<'_>, gamma: f64, highest: f64, draw: ItemDraw) -> Option<()> {
     let right = match draw {
         ItemDraw::Constant if gamma % 1.0 != 0.0 => "give a whole number, or draw = \"poisson\"",
-        ItemDraw::Bernoulli if gamma > 1.0 => "give a number up to 1, or draw = \"poisson\"",
+        ItemDraw::Constant if gamma != highest => "leave out `phases`, or give draw = \"poisson\"",
+        ItemDraw::Bernoulli if highest > 1.0 => "give a number up to 1, or draw = \"poisson\"",
         _ => return Some(()),
     };
     let (_, name) = ItemDraw::ALL.into_iter().find(|one| one.0 == draw)?;
-    table.report("gamma", format!("is {gamma}, which draw \"{name}\" can't give"), right);
+    let at_times =
+        if gamma == highest { String::new() } else { format!(", and up to {highest} by its `phases`") };
+    table.report("gamma", format!("is {gamma}{at_times}, which draw \"{name}\" can't give"), right);
     None
 }
 
@@ -194,8 +206,8 @@ fn graph<'a>(
         let input = match &stage.after[..] {
             [] => StageInput::Root,
             [one] => {
-                let (gamma, draw) = stage.items.unwrap_or((1.0, ItemDraw::Constant));
-                StageInput::Each { stage: place(one), gamma, draw }
+                let ItemsEntry { gamma, draw, phases } = &stage.items;
+                StageInput::Each { stage: place(one), gamma: *gamma, draw: *draw, phases: phases.clone() }
             }
             several => StageInput::All(several.iter().map(|name| place(name)).collect()),
         };

@@ -2,7 +2,7 @@
 //! one begins with. A JSON file of one entry for each class of a model, with the latencies of some
 //! batch sizes. It is replaced as a whole, so that a crash leaves the old one or the new one.
 //!
-//! Bounds: a file of at most 16 MiB is read; an entry takes at most 20 latencies. Entries of models
+//! Bounds: a file of at most 16 MiB is read; an entry takes at most 21 latencies. Entries of models
 //! that are not served are kept, so their number is that of the models that ever were.
 
 use crate::runtime::frontend::ModelInfo;
@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use symphony_scheduler::rolling_profile::LearnedLatencies;
 use symphony_transport::Nanos;
 
 /// The format of the file, raised when older engines could not read it.
@@ -47,10 +48,10 @@ struct LearnedEntry {
     version: u64,
     /// Latencies by batch size, in nanoseconds.
     latency_ns: BTreeMap<usize, u64>,
+    /// The time of a batch of one at best, where run times differ.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    at_best_ns: Option<u64>,
 }
-
-/// The latencies of some batch sizes.
-pub(super) type LearnedLatencies = BTreeMap<usize, Nanos>;
 
 /// The learned profiles of an engine's models, and the file in which they stay.
 #[derive(Debug)]
@@ -107,7 +108,8 @@ impl LearnedProfiles {
         let entry = |((model, version), latencies): (&(String, u64), &LearnedLatencies)| LearnedEntry {
             model: model.clone(),
             version: *version,
-            latency_ns: latencies.iter().map(|(size, latency)| (*size, latency.0)).collect(),
+            latency_ns: latencies.by_size.iter().map(|(size, latency)| (*size, latency.0)).collect(),
+            at_best_ns: latencies.at_best.map(|latency| latency.0),
         };
         let content = LearnedFile { format: FORMAT, models: self.models.iter().map(entry).collect() };
         let mut part = self.file.clone().into_os_string();
@@ -142,7 +144,8 @@ fn parse(bytes: &[u8]) -> Result<BTreeMap<(String, u64), LearnedLatencies>, Stri
     }
     let latencies = |entry: LearnedEntry| {
         let of = entry.latency_ns.into_iter().map(|(size, latency)| (size, Nanos(latency)));
-        ((entry.model, entry.version), of.collect())
+        let learned = LearnedLatencies { by_size: of.collect(), at_best: entry.at_best_ns.map(Nanos) };
+        ((entry.model, entry.version), learned)
     };
     Ok(content.models.into_iter().map(latencies).collect())
 }
@@ -160,7 +163,8 @@ mod tests {
     fn what_was_learnt_is_there_again_and_nothing_is_written_twice() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("learned.json");
-        let latencies = LearnedLatencies::from([(1, Nanos(5)), (4, Nanos(9))]);
+        let by_size = BTreeMap::from([(1, Nanos(5)), (4, Nanos(9))]);
+        let latencies = LearnedLatencies { by_size, at_best: Some(Nanos(3)) };
         let mut learned = LearnedProfiles::open(&file).unwrap();
         learned.set(&model("writer", 2), latencies.clone());
         learned.save().unwrap();
@@ -168,7 +172,7 @@ mod tests {
         learned.set(&model("writer", 2), latencies.clone());
         learned.save().unwrap();
         assert!(!file.exists(), "it had not changed");
-        learned.set(&model("reader", 1), LearnedLatencies::new());
+        learned.set(&model("reader", 1), LearnedLatencies::default());
         learned.save().unwrap();
         let again = LearnedProfiles::open(&file).unwrap();
         assert_eq!(again.of(&model("writer", 2)), Some(&latencies));

@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use symphony_scheduler::profile::{Profile, ScaledProfile};
-use symphony_scheduler::rolling_profile::{MOVE_INTERVAL, PERCENTILE, RollingProfile};
+use symphony_scheduler::rolling_profile::{MOVE_INTERVAL, RollingProfile};
+use symphony_scheduler::run_time::{AT_BEST_PERCENT, WITHIN_PERCENT};
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
@@ -30,10 +31,6 @@ const SMALL: f64 = 0.15;
 /// The share of the SLO that a followed profile lets a batch of one take at most: a model of which
 /// no request could be served any more would never be measured again.
 const LONGEST_ALONE: f64 = 0.8;
-
-/// The percentile of an application's batches: their times differ by their requests, and not by
-/// chance. It is the quantile of the simulator's default (docs/varying.md).
-const OF_APPLICATIONS: usize = 75;
 
 /// The time between two turns.
 const TURN: Duration = Duration::from_nanos(MOVE_INTERVAL.0);
@@ -72,9 +69,11 @@ impl KeptProfile {
         let profile = Arc::clone(&model.profile);
         let start = Profile::clone(&profile);
         let longest_alone = Nanos::from_secs_f64(model.slo.as_secs_f64() * LONGEST_ALONE);
-        let percentile = if model.application.is_some() { OF_APPLICATIONS } else { PERCENTILE };
-        let mut rolling =
-            RollingProfile::new(start.clone()).with_longest_alone(longest_alone).with_percentile(percentile);
+        let mut rolling = RollingProfile::new(start.clone()).with_longest_alone(longest_alone);
+        if model.application.is_some() {
+            // The times of its batches differ by their requests, and not by chance.
+            rolling = rolling.with_percentile(WITHIN_PERCENT).with_best_percentile(AT_BEST_PERCENT);
+        }
         if let Some(earlier) = learned.filter(|_| model.rolls).and_then(|learned| learned.of(model)) {
             rolling = rolling.with_earlier(earlier);
         }

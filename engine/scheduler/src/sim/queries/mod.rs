@@ -189,7 +189,8 @@ impl RunningQueries {
             self.splitter.took(query.graph, item.stage, time);
             self.report.item_over(query.graph, item.stage, query.arrival, time);
             let graph = &self.graphs[query.graph];
-            self.due.extend(query.over(graph, item.stage).into_iter().map(|stage| (item.query, stage)));
+            let arriving = query.over(graph, item.stage, now).into_iter();
+            self.due.extend(arriving.map(|stage| (item.query, stage)));
             if query.is_over() {
                 let ending = if now <= query.deadline { QueryEnding::Good } else { QueryEnding::Late };
                 self.end(item.query, ending, now, observer);
@@ -248,12 +249,12 @@ impl RunningQueries {
 
 impl RunningQuery {
     /// Counts an item of `stage` that is over. Returns the stages of the items that arrive by it.
-    fn over(&mut self, graph: &GraphInUse, stage: usize) -> Vec<usize> {
+    fn over(&mut self, graph: &GraphInUse, stage: usize, now: Nanos) -> Vec<usize> {
         self.stages[stage].over += 1;
         let mut arriving = Vec::new();
         for &next in &graph.outputs[stage] {
-            if let StageInput::Each { gamma, draw, .. } = graph.graph.stages[next].input {
-                let items = draw.draw(gamma, &mut self.random);
+            if let StageInput::Each { gamma, draw, phases, .. } = &graph.graph.stages[next].input {
+                let items = draw.draw(gamma * phases.factor(now), &mut self.random);
                 self.stages[next].arrived += items;
                 arriving.extend(core::iter::repeat_n(next, items as usize));
             }

@@ -25,7 +25,7 @@ pub(super) fn of(workload: &Workload) -> Box<dyn Splitter> {
 mod tests {
     use super::*;
     use crate::profile::Profile;
-    use crate::query::{ItemDraw, QueryGraph, QueryStage, StageInput, longest_after};
+    use crate::query::{QueryGraph, QueryStage, StageInput, longest_after};
     use crate::workload::{Arrival, WorkloadModel, WorkloadQuery};
     use alloc::string::ToString;
     use symphony_transport::Nanos;
@@ -33,7 +33,7 @@ mod tests {
 
     #[test]
     fn the_parts_of_the_slo_fit_into_it_along_every_path() {
-        let each = |stage| StageInput::Each { stage, gamma: 2.0, draw: ItemDraw::Constant };
+        let each = |stage| StageInput::each(stage, 2.0);
         let inputs = [StageInput::Root, each(0), each(1), each(0), StageInput::All(vec![2, 3]), each(4)];
         for count in 1..=inputs.len() {
             let stage = |(at, input): (usize, &StageInput)| QueryStage {

@@ -166,7 +166,7 @@ fn gpu_times(profile: &Profile, items: f64, segment: Nanos, segments: usize) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::query::{ItemDraw, QueryStage, StageInput};
+    use crate::query::{QueryStage, StageInput};
     use alloc::string::ToString;
     use symphony_transport::message::ModelId;
 
@@ -198,10 +198,7 @@ mod tests {
             let graph = QueryGraph {
                 name: "query".to_string(),
                 slo: Nanos::from_millis(100),
-                stages: vec![
-                    stage("X", StageInput::Root),
-                    stage("Y", StageInput::Each { stage: 0, gamma, draw: ItemDraw::Poisson }),
-                ],
+                stages: vec![stage("X", StageInput::Root), stage("Y", StageInput::each(0, gamma))],
             };
             let split = fewest_gpus(&graph, &[x.clone(), y.clone()], &graph.expected_items(), 10);
             assert_eq!(split, expected.map(Nanos::from_millis), "gamma {gamma}");
