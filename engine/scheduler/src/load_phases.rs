@@ -11,7 +11,7 @@ pub const MAX_PHASES: usize = 64;
 
 /// A time in which a load is a number of times its mean.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Phase {
+pub struct LoadPhase {
     /// The length of the phase.
     pub lasts: Nanos,
     /// The load over its mean.
@@ -21,7 +21,7 @@ pub struct Phase {
 /// Phases that begin with the run, repeat, and have a mean of 1 over time; none for a load that
 /// does not change.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct LoadPhases(Arc<[Phase]>);
+pub struct LoadPhases(Arc<[LoadPhase]>);
 
 /// The reason why phases make no load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,14 +35,16 @@ impl LoadPhases {
     /// Returns phases in proportion to these, with a mean of 1.
     ///
     /// Errors: phases that make no load.
-    pub fn new(phases: &[Phase]) -> Result<LoadPhases, PhasesError> {
+    pub fn new(phases: &[LoadPhase]) -> Result<LoadPhases, PhasesError> {
         let whole: f64 = phases.iter().map(|phase| phase.lasts.0 as f64).sum();
         let load: f64 = phases.iter().map(|phase| phase.lasts.0 as f64 * phase.factor).sum();
         let mean = load / whole;
         if !(mean > 0.0 && mean.is_finite()) || phases.iter().any(|phase| phase.lasts == Nanos::ZERO) {
             return Err(PhasesError::NoLoad);
         }
-        Ok(LoadPhases(phases.iter().map(|phase| Phase { factor: phase.factor / mean, ..*phase }).collect()))
+        Ok(LoadPhases(
+            phases.iter().map(|phase| LoadPhase { factor: phase.factor / mean, ..*phase }).collect(),
+        ))
     }
 
     /// Returns true if the load does not change.
@@ -101,13 +103,13 @@ mod tests {
 
     fn phases() -> impl Strategy<Value = LoadPhases> {
         let phase = (1_u64..5_000_000_000, 0.0_f64..10.0);
-        let phase = phase.prop_map(|(ns, factor)| Phase { lasts: Nanos(ns), factor });
+        let phase = phase.prop_map(|(ns, factor)| LoadPhase { lasts: Nanos(ns), factor });
         proptest::collection::vec(phase, 1..6).prop_filter_map("no load", |all| LoadPhases::new(&all).ok())
     }
 
     #[test]
     fn a_load_of_two_phases_has_its_factors_and_its_mean() {
-        let phase = |ms, factor| Phase { lasts: Nanos::from_millis(ms), factor };
+        let phase = |ms, factor| LoadPhase { lasts: Nanos::from_millis(ms), factor };
         let load = LoadPhases::new(&[phase(3_000, 1.0), phase(1_000, 5.0)]).unwrap();
         let factors = [0, 2_999, 3_000, 3_999, 4_000, 7_500].map(|ms| load.factor(Nanos::from_millis(ms)));
         assert_eq!(factors, [0.5, 0.5, 2.5, 2.5, 0.5, 2.5]);
@@ -122,9 +124,10 @@ mod tests {
         let steady = LoadPhases::default();
         assert!(steady.is_steady());
         assert_eq!((steady.factor(Nanos(7)), steady.highest(), steady.time_of(7.5)), (1.0, 1.0, 7.5));
-        let none = [Phase { lasts: Nanos(1), factor: 0.0 }];
+        let none = [LoadPhase { lasts: Nanos(1), factor: 0.0 }];
         assert_eq!(LoadPhases::new(&none), Err(PhasesError::NoLoad));
-        let short = [Phase { lasts: Nanos(1), factor: 1.0 }, Phase { lasts: Nanos::ZERO, factor: 1.0 }];
+        let short =
+            [LoadPhase { lasts: Nanos(1), factor: 1.0 }, LoadPhase { lasts: Nanos::ZERO, factor: 1.0 }];
         assert_eq!(LoadPhases::new(&short), Err(PhasesError::NoLoad));
         assert_eq!(LoadPhases::new(&[]), Err(PhasesError::NoLoad));
     }

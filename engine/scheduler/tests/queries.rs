@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use std::collections::HashMap;
-use symphony_scheduler::load_phases::{LoadPhases, Phase};
+use symphony_scheduler::load_phases::{LoadPhase, LoadPhases};
 use symphony_scheduler::policy::{POLICIES, Policy, PolicyOptions, by_name};
 use symphony_scheduler::profile::Profile;
 use symphony_scheduler::query::{DeadlineSplit, ItemDraw, QueryGraph, QueryStage, StageInput};
@@ -119,7 +119,7 @@ impl Observer for QueryAudit {
 fn input(at: usize, choice: (usize, usize, f64, usize)) -> StageInput {
     let (kind, from, gamma, other) = choice;
     let (stage, other) = (from % at, other % at);
-    let phase = |seconds, factor| Phase { lasts: Nanos::from_secs(seconds), factor };
+    let phase = |seconds, factor| LoadPhase { lasts: Nanos::from_secs(seconds), factor };
     let phases = LoadPhases::new(&[phase(1, 0.2), phase(1, 1.0)]).unwrap();
     match kind {
         0 => StageInput::each(stage, gamma.ceil()),

@@ -18,7 +18,7 @@ use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
 use symphony_perf::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
 use symphony_perf::zoo::Model;
-use symphony_scheduler::load_phases::{LoadPhases, Phase};
+use symphony_scheduler::load_phases::{LoadPhase, LoadPhases};
 use symphony_scheduler::query::{DeadlineSplit, ItemDraw, QueryGraph, QueryStage, StageInput};
 use symphony_scheduler::workload::{Arrival, Workload, WorkloadModel, WorkloadQuery};
 use symphony_transport::Nanos;
@@ -80,7 +80,7 @@ fn cases() -> impl Iterator<Item = PhasesCase> {
 }
 
 fn phases() -> LoadPhases {
-    LoadPhases::new(&LOADS.map(|factor| Phase { lasts: HALF, factor })).expect("a load")
+    LoadPhases::new(&LOADS.map(|factor| LoadPhase { lasts: HALF, factor })).expect("a load")
 }
 
 impl PhasesCase {

@@ -124,7 +124,7 @@ pub fn stream_seed(seed: u64, stream: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load_phases::Phase;
+    use crate::load_phases::LoadPhase;
 
     const RATE: f64 = 2_000.0;
 
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_rate_with_phases_is_the_same_on_average_and_as_much_higher_as_they_say() {
-        let phase = |factor| Phase { lasts: Nanos::from_secs(1), factor };
+        let phase = |factor| LoadPhase { lasts: Nanos::from_secs(1), factor };
         let phases = LoadPhases::new(&[phase(1.0), phase(3.0)]).unwrap();
         let all: Vec<Nanos> = stream(Arrival::Phased(Arrival::Poisson.into(), phases), 7)
             .take_while(|at| *at < Nanos::from_secs(100))

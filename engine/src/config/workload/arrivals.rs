@@ -8,7 +8,7 @@ use crate::config::toml_reader::{Bounds, TomlTable, read_each};
 use csv::StringRecord;
 use std::io;
 use std::path::{Path, PathBuf};
-use symphony_scheduler::load_phases::{LoadPhases, MAX_PHASES, Phase};
+use symphony_scheduler::load_phases::{LoadPhase, LoadPhases, MAX_PHASES};
 use symphony_scheduler::workload::Arrival;
 use symphony_transport::Nanos;
 
@@ -376,12 +376,12 @@ pub(super) fn read_phases(table: &TomlTable<'_>) -> Option<LoadPhases> {
     load.ok()
 }
 
-fn read_phase(table: &TomlTable<'_>) -> Option<Phase> {
+fn read_phase(table: &TomlTable<'_>) -> Option<LoadPhase> {
     let lasts = table.required("for_s", "the length of the phase, in seconds");
     let lasts = lasts.and_then(|value| value.number(Bounds::from(0.001, 86_400.0)));
     let factor = table.required("factor", "the load in the phase, compared with the other phases'");
     let factor = factor.and_then(|value| value.number(Bounds::from(0.0, 1e6)));
-    Some(Phase { lasts: Nanos::from_secs_f64(lasts?), factor: factor? })
+    Some(LoadPhase { lasts: Nanos::from_secs_f64(lasts?), factor: factor? })
 }
 
 /// Reads the `arrival` of a table without its phases.
