@@ -295,6 +295,16 @@ fn check_says_where_the_library_is_and_a_model_without_a_kind_runs_on_the_only_o
 }
 
 #[test]
+fn check_says_that_the_library_has_no_cuda_provider() {
+    let library = onnx_library();
+    let output = check(&on_onnxruntime("[onnxruntime]\ngpu = 0\n"), &library);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("ONNX Runtime's CUDA provider can't be used on GPU 0"), "{said}");
+    assert!(said.contains("onnxruntime-gpu"), "{said}");
+}
+
+#[test]
 fn check_says_where_it_looked_if_there_is_no_library() {
     let text = on_onnxruntime("");
     let nowhere = Path::new("/nowhere/libonnxruntime.so");

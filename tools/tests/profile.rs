@@ -43,8 +43,8 @@ fn a_device_that_is_not_there_is_refused_with_what_would_be_right() {
     let nowhere = Path::new("/nowhere/libonnxruntime.so");
     for (device, code, expected) in [
         ("onnxruntime", 3, "ORT_DYLIB_PATH=/nowhere/libonnxruntime.so (can't be opened"),
-        ("gpu", 2, "give cpu, onnxruntime or cuda:N"),
-        ("cuda:x", 2, "give cpu, onnxruntime or cuda:N"),
+        ("gpu", 2, "give cpu, onnxruntime, onnxruntime-cuda:N or cuda:N"),
+        ("cuda:x", 2, "give cpu, onnxruntime, onnxruntime-cuda:N or cuda:N"),
         ("cuda:0", 3, "--device cuda:0: there is no CUDA driver on this machine"),
     ] {
         if device == "cuda:0" && Libcuda::open().is_ok() {
@@ -111,4 +111,13 @@ fn on_a_gpu_sizes_may_be_chosen() {
             Err(wrong) => assert!(output.status.code() == Some(2) && said.contains(wrong), "{said}"),
         }
     }
+}
+
+#[test]
+fn a_library_without_the_cuda_provider_is_refused_with_what_would_be_right() {
+    let output = profile("onnxruntime-cuda:0", &onnx_library());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("CUDA provider can't be used on GPU 0"), "{said}");
+    assert!(said.contains("package onnxruntime-gpu"), "{said}");
 }

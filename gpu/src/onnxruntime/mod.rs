@@ -3,6 +3,7 @@
 
 mod buffer;
 mod library;
+mod provider;
 
 pub use library::{LIBRARY_VARIABLE, LibraryError, OnnxRuntimeLibrary, SearchedPlace, open_library};
 
@@ -30,12 +31,22 @@ pub struct OnnxRuntimeOptions {
     /// The number of threads that compute one batch: the executor's own, and others that run where
     /// the system puts them.
     pub threads: usize,
+    /// The GPU that computes, by its number, through the CUDA provider of the library; `None` for
+    /// the executor's core. Operators that the provider lacks are computed on the core.
+    pub gpu: Option<u32>,
 }
 
 impl Default for OnnxRuntimeOptions {
     fn default() -> OnnxRuntimeOptions {
-        OnnxRuntimeOptions { library: None, threads: 1 }
+        OnnxRuntimeOptions { library: None, threads: 1, gpu: None }
     }
+}
+
+/// Where a session computes.
+#[derive(Clone, Copy)]
+struct SessionPlace {
+    threads: usize,
+    gpu: Option<u32>,
 }
 
 /// An ONNX model in a session of ONNX Runtime, with the buffers of one batch.
@@ -61,7 +72,7 @@ struct SessionSource {
     bytes: Vec<u8>,
     folder: PathBuf,
     environment: OnnxRuntimeLibrary,
-    threads: usize,
+    place: SessionPlace,
     /// The most bytes of an element of BYTES.
     text_bytes: u32,
     signature: Signature,
@@ -80,7 +91,7 @@ impl HostGraph for RunHandle {
     fn make(self: Arc<RunHandle>, _: &ComputeThread) -> Result<Box<dyn HostModel>, RunError> {
         let source = Arc::clone(&self.source);
         let made = caught(|| {
-            let session = session(&source.environment, &source.bytes, &source.folder, source.threads)?;
+            let session = session(&source.environment, &source.bytes, &source.folder, source.place)?;
             OnnxRuntimeModel::new(session, source)
         });
         Ok(Box::new(made?))
@@ -108,10 +119,8 @@ impl OnnxRuntimeModel {
     ) -> Result<OnnxRuntimeModel, LoadError> {
         let file = file.into();
         let path = file.path;
-        let environment = open_library(options.library.as_deref())
-            .map_err(|error| LoadError::Library { path: path.into(), reason: error.to_string() })?;
-        let load =
-            |source, max_batch| Self::load_source(&file, source, max_batch, options.threads, &environment);
+        let (environment, place) = opened(options, path)?;
+        let load = |source, max_batch| Self::load_source(&file, source, max_batch, place, &environment);
         // The import keeps nothing between loads, so a panic leaves nothing half done behind.
         let imported = catch_unwind(AssertUnwindSafe(|| import::load(file, max_batch, load)));
         let (mut model, note) =
@@ -134,11 +143,9 @@ impl OnnxRuntimeModel {
     ) -> Result<PrefixGroup<OnnxRuntimeModel>, GroupError> {
         let path: PathBuf = files.first().map(|file| file.path.into()).unwrap_or_default();
         let at_first = |error| GroupError { at: 0, error };
-        let environment = open_library(options.library.as_deref()).map_err(|error| {
-            at_first(LoadError::Library { path: path.clone(), reason: error.to_string() })
-        })?;
+        let (environment, place) = opened(options, &path).map_err(at_first)?;
         let part = |file: &SizedFile<'_>, source, max_batch| {
-            Self::load_source(file, source, max_batch, options.threads, &environment)
+            Self::load_source(file, source, max_batch, place, &environment)
         };
         // As for one file.
         catch_unwind(AssertUnwindSafe(|| PrefixGroup::load(files, max_batch, &part)))
@@ -149,7 +156,7 @@ impl OnnxRuntimeModel {
         file: &SizedFile<'_>,
         mut source: OnnxSource,
         max_batch: usize,
-        threads: usize,
+        place: SessionPlace,
         environment: &OnnxRuntimeLibrary,
     ) -> Result<OnnxRuntimeModel, LoadError> {
         let (path, text_bytes) = (file.path, file.text_bytes);
@@ -157,7 +164,7 @@ impl OnnxRuntimeModel {
         let bytes = source.rewritten.take().map_or_else(|| std::fs::read(path), Ok);
         let bytes = bytes.map_err(|error| LoadError::from_io(path, error))?;
         let refused = |error: RunError| LoadError::Refused { path: path.into(), reason: error.to_string() };
-        let session = caught(|| session(environment, &bytes, &folder, threads)).map_err(refused)?;
+        let session = caught(|| session(environment, &bytes, &folder, place)).map_err(refused)?;
         let inputs = input_specs(session.inputs(), &source, text_bytes)?;
         check_size("inputs", &inputs, max_batch, path)?;
         check_outputs(session.outputs(), &source)?;
@@ -168,7 +175,7 @@ impl OnnxRuntimeModel {
             bytes,
             folder,
             environment: environment.clone(),
-            threads,
+            place,
             text_bytes,
             signature,
             max_batch,
@@ -347,17 +354,32 @@ fn take(
     if taken == specs.len() { Ok(()) } else { Err(RunError::Panicked) }
 }
 
+/// Opens the library, for the model of a file, and sees that it has what the options ask for.
+fn opened(
+    options: &OnnxRuntimeOptions,
+    path: &Path,
+) -> Result<(OnnxRuntimeLibrary, SessionPlace), LoadError> {
+    let lacking = |reason| LoadError::Library { path: path.into(), reason };
+    let library = open_library(options.library.as_deref()).map_err(|error| lacking(error.to_string()))?;
+    provider::check(&library, options.gpu).map_err(lacking)?;
+    Ok((library, SessionPlace { threads: options.threads, gpu: options.gpu }))
+}
+
 /// Makes a session of a file's bytes; its external weights are looked for in `folder`.
 fn session(
     library: &OnnxRuntimeLibrary,
     bytes: &[u8],
     folder: &Path,
-    threads: usize,
+    SessionPlace { threads, gpu }: SessionPlace,
 ) -> Result<Session, RunError> {
     /// The key under which ONNX Runtime takes the folder of external weights.
     const FOLDER: &str = "session.model_external_initializers_file_folder_path";
     let unset = |error: ort::Error<SessionBuilder>| RunError::Failed { reason: error.to_string() };
     let builder = Session::builder(&library.environment).map_err(failed)?;
+    let builder = match gpu {
+        Some(gpu) => builder.with_execution_providers([provider::cuda(gpu)]).map_err(unset)?,
+        None => builder,
+    };
     let builder = builder.with_optimization_level(GraphOptimizationLevel::All).map_err(unset)?;
     let builder = builder.with_intra_threads(threads).map_err(unset)?;
     let builder = builder.with_inter_threads(1).map_err(unset)?;

@@ -40,7 +40,8 @@ struct ProfileCommandLine {
     #[arg(long, value_name = "FILE")]
     model: PathBuf,
     /// The device to run it on: cpu; onnxruntime, whose library is found as `symphony serve` finds
-    /// it; or cuda:N, the driver's GPU N. (Emulated GPUs take what their profile says)
+    /// it; onnxruntime-cuda:N, that library's CUDA provider; or cuda:N, the driver's GPU N, by a
+    /// plan. (Emulated GPUs take what their profile says)
     #[arg(long, default_value = "cpu")]
     device: String,
     /// A size for a dynamic dimension beyond the batch; may be given several times
@@ -102,7 +103,8 @@ fn read_batches(text: &str) -> Result<Batches, String> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ProfiledDevice {
     Cpu,
-    OnnxRuntime,
+    /// ONNX Runtime, on a core or on a GPU.
+    OnnxRuntime(Option<u32>),
     Cuda(u32),
 }
 
@@ -142,20 +144,20 @@ fn run(line: &ProfileCommandLine) -> Result<(), Failure> {
 }
 
 fn device(text: &str) -> Result<ProfiledDevice, Failure> {
-    let right = "give cpu, onnxruntime or cuda:N";
+    let right = "give cpu, onnxruntime, onnxruntime-cuda:N or cuda:N";
+    let numbered = |prefix| text.strip_prefix(prefix).and_then(|ordinal| ordinal.parse().ok());
     match text {
         "cpu" => Ok(ProfiledDevice::Cpu),
-        "onnxruntime" => Ok(ProfiledDevice::OnnxRuntime),
+        "onnxruntime" => Ok(ProfiledDevice::OnnxRuntime(None)),
         "cuda" => Ok(ProfiledDevice::Cuda(0)),
         "emulated" => {
             let wrong = "--device emulated: an emulated GPU takes exactly what its profile says";
             Err((2, format!("{wrong}; {right}")))
         }
         other => {
-            let ordinal = other.strip_prefix("cuda:").and_then(|ordinal| ordinal.parse().ok());
-            ordinal
-                .map(ProfiledDevice::Cuda)
-                .ok_or_else(|| (2, format!("--device: {other:?} is no device; {right}")))
+            let of_library = numbered("onnxruntime-cuda:").map(|gpu| ProfiledDevice::OnnxRuntime(Some(gpu)));
+            let found = of_library.or_else(|| numbered("cuda:").map(ProfiledDevice::Cuda));
+            found.ok_or_else(|| (2, format!("--device: {other:?} is no device; {right}")))
         }
     }
 }
@@ -259,8 +261,9 @@ fn load(
     let (sizes, defaults) = file_options(line);
     let (file, max_batch) = (sized(line, &sizes, &defaults), line.max_batch as usize);
     Ok(match device {
-        ProfiledDevice::OnnxRuntime => {
-            let load = || OnnxRuntimeModel::load(file, max_batch, &OnnxRuntimeOptions::default());
+        ProfiledDevice::OnnxRuntime(gpu) => {
+            let options = OnnxRuntimeOptions { gpu, ..OnnxRuntimeOptions::default() };
+            let load = || OnnxRuntimeModel::load(file, max_batch, &options);
             Box::new(compute.run(load)?)
         }
         _ => Box::new(CpuModel::load_on(compute, file, max_batch)?),
