@@ -69,6 +69,7 @@ fn model(choice: u8) -> ModelInfo {
         signature: Signature::of_rows(inputs, outputs),
         sizes: None,
         application: None,
+        variant: None,
         defaults: Default::default(),
         slo: Nanos::from_millis(25),
         max_batch: 8,
