@@ -8,7 +8,7 @@ use std::time::Duration;
 use symphony::cli::{end_quietly_on_closed_pipe, read_precision};
 use symphony_gpu::plan::PlanPrecision;
 use symphony_perf::charts::Figure;
-use symphony_perf::predictability::isolation::{self, IsolatedDevice, Isolation, IsolationOptions};
+use symphony_perf::predictability::isolation::{self, IsolatedDevice, IsolationOptions, IsolationSummary};
 use symphony_perf::predictability::served::{self, Served, ServedOptions};
 use symphony_perf::predictability::{PredictabilityError, TimePercentiles, chart};
 use symphony_perf::provenance::{command_line, commit};
@@ -128,7 +128,7 @@ fn alone(arguments: IsolationArguments) -> Result<ExitCode, PredictabilityError>
         warm_up: [least, 10 * least],
     };
     let times = isolation::measure(&options)?;
-    let result: Isolation = isolation::summary(&options, &times);
+    let result: IsolationSummary = isolation::summary(&options, &times);
     print_times("execution", &result.execution);
     print_times("seen by the host", &result.whole);
     match result.p9999_over_p50 {

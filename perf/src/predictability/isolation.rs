@@ -80,7 +80,7 @@ pub struct IsolatedTimes {
 
 /// The result of a measurement.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Isolation {
+pub struct IsolationSummary {
     /// The ONNX file.
     pub model: String,
     /// The device.
@@ -107,8 +107,8 @@ pub fn measure(options: &IsolationOptions) -> Result<IsolatedTimes, Predictabili
 }
 
 /// Summarises the times.
-pub fn summary(options: &IsolationOptions, times: &IsolatedTimes) -> Isolation {
-    Isolation {
+pub fn summary(options: &IsolationOptions, times: &IsolatedTimes) -> IsolationSummary {
+    IsolationSummary {
         model: options.model.display().to_string(),
         device: options.device.to_string(),
         batch: options.batch,
