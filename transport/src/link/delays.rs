@@ -18,7 +18,7 @@ const LEAST_BITS: u32 = 10;
 /// The delays of a half of the window, at least.
 const EPOCH: u64 = 4096;
 
-/// Counts of delays by size: those of the last [`EPOCH`] to twice as many, so that a tail that is
+/// Counts of delays by size: those of the last `EPOCH` to twice as many, so that a tail that is
 /// over is forgotten. A fixed memory; a delay costs a few instructions.
 ///
 /// ```

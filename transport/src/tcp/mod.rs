@@ -11,7 +11,7 @@
 //!                         (the other is being sent)     one send per turn
 //! ```
 //!
-//! A driver stands between the sockets and the kernel: [`SocketDriver`](driver::SocketDriver). It
+//! A driver stands between the sockets and the kernel: `SocketDriver` (`driver.rs`). It
 //! owns the descriptors and all memory that the kernel reads or writes, and reports what has
 //! completed. Which connection is open, closing or gone, and when it must be, is decided above it,
 //! once for all drivers.

@@ -320,7 +320,7 @@ impl Frontend {
     }
 
     /// Sends one request. `fill` is called for each row, in order, and writes the row's input, in
-    /// the layout of the model's [`Signature`](symphony_gpu::Signature), straight into its slot
+    /// the layout of the model's [`Signature`], straight into its slot
     /// (`signature.input_bytes()` long, its old content undefined). The model is one that is served
     /// in the newest table, or in an older one that the caller still holds ([`Frontend::models`]).
     ///

@@ -1,5 +1,5 @@
 //! The thread of a host's links: one pinned thread multiplexes the connections to all other hosts.
-//! It moves bytes between sockets and the [`Host`](super::hosts::Host), which knows what they mean,
+//! It moves bytes between sockets and the `Host` (`runtime/hosts`), which knows what they mean,
 //! decides when to connect, and says what the state of each link is.
 //!
 //! | file | what is in it |
