@@ -253,13 +253,7 @@ impl EngineBuilder {
         }
         let mut stages: [Vec<(Placement, Member)>; 3] = Default::default();
         let mut tuner = self.tuner(&model_table, &counters);
-        let mut profiles = ProfileKeeper::new(KeeperPlan {
-            clock: self.clock.clone(),
-            model_table: Arc::clone(&model_table),
-            executions: counters.executions().clone(),
-            rolling: Arc::clone(counters.rolling_profiles()),
-            learned,
-        });
+        let mut profiles = self.profile_keeper(&model_table, &counters, learned);
         let aids = SchedulerAids { profiles: &mut profiles, tuner: &mut tuner, channels: channels.as_mut() };
         let [models, ranks] = self.scheduler_threads(&findings, &mut rings, aids, Vec::new())?;
         (stages[0], stages[1]) = (models, ranks);
@@ -322,6 +316,22 @@ impl EngineBuilder {
             ranks.push((placement, self.member(rank_role(at), thread)));
         }
         Ok([models, ranks])
+    }
+
+    /// Returns the keeper of the rolling profiles, which begin with what was `learned` earlier.
+    fn profile_keeper(
+        &self,
+        model_table: &Arc<ModelTable>,
+        counters: &Counters,
+        learned: Option<LearnedProfiles>,
+    ) -> ProfileKeeper {
+        ProfileKeeper::new(KeeperPlan {
+            clock: self.clock.clone(),
+            model_table: Arc::clone(model_table),
+            executions: counters.executions().clone(),
+            rolling: Arc::clone(counters.rolling_profiles()),
+            learned,
+        })
     }
 
     /// Returns the tuner of the default rule, without links to ModelThreads; `None` where nothing

@@ -20,7 +20,7 @@ use crate::runtime::hosts::{
     BackendHost, BackendParts, BackendPlace, FrontendHost, FrontendOfBackend, FrontendPlace, FrontendRings,
     HostedRings, LocalFrontend, PresenceRings, RowBytes, SchedulerHost,
 };
-use crate::runtime::profiling::{KeeperPlan, LearnedProfiles, ProfileKeeper};
+use crate::runtime::profiling::LearnedProfiles;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -146,13 +146,7 @@ impl EngineBuilder {
         let mut rings = self.rings(&findings, &backends, peers, counters.clone());
         let model_table = self.model_table(&findings);
         let mut tuner = self.tuner(&model_table, &counters);
-        let mut profiles = ProfileKeeper::new(KeeperPlan {
-            clock: self.clock.clone(),
-            model_table: Arc::clone(&model_table),
-            executions: counters.executions().clone(),
-            rolling: Arc::clone(counters.rolling_profiles()),
-            learned,
-        });
+        let mut profiles = self.profile_keeper(&model_table, &counters, learned);
         let (presence, from_links) = self.presence_rings(&rings);
         let aids = SchedulerAids { profiles: &mut profiles, tuner: &mut tuner, channels: None };
         let [models, ranks] = self.scheduler_threads(&findings, &mut rings, aids, from_links)?;
