@@ -11,14 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from conftest import HERE, Adapter, features, serving
-from tritonclient.utils import deserialize_bytes_tensor, triton_to_np_dtype
+from references import ROWS, TARGET, check, reference
 
-TARGET = (HERE / "../../../target").resolve()
 EXPORTED = TARGET / "exported_models"
+REFERENCES = EXPORTED / "references"
 STATEFUL = (HERE / "../../../gpu/tests/data/stateful.onnx").resolve()
-ROWS = 3
-# The largest difference, as a part of the largest element.
-TOLERANCE = {"cpu": 1e-3, "onnxruntime": 1e-4}
 SIZES = [1, 3, 2, 1, 3]
 BOTH = ["cpu", "onnxruntime"]
 # rten has no LRN, which AlexNet needs.
@@ -166,44 +163,14 @@ def models(tmp_path_factory):
         yield addresses
 
 
-def texts(path):
-    """Returns texts of which each has its length in 4 bytes in front."""
-    return deserialize_bytes_tensor(path.read_bytes())
-
-
-def reference(name, role, specs, sizes=None):
-    """Returns the reference's tensors by name, ROWS rows of each; `sizes` are those of dimensions of -1."""
-    tensors, folder = {}, EXPORTED / "references" / name
-    for at, spec in enumerate(specs):
-        path = folder / f"{role}{at}.bin"
-        is_text = spec["datatype"] == "BYTES"
-        values = texts(path) if is_text else np.fromfile(path, triton_to_np_dtype(spec["datatype"]))
-        unknown = iter((sizes or {}).get(spec["name"], []))
-        shape = [int(size) if int(size) > 0 else next(unknown) for size in spec["shape"][1:]]
-        tensors[spec["name"]] = values.reshape([ROWS] + shape)
-    return tensors
-
-
-def check(answer, outputs, rows, executor):
-    """Checks an answer's tensors against the first rows of the reference's."""
-    for tensor, expected in outputs.items():
-        found = answer.as_numpy(tensor)
-        assert found.shape == expected[:rows].shape and found.dtype == expected.dtype
-        if expected.dtype.kind in "biuO":
-            assert (found == expected[:rows]).all()
-            continue
-        most = TOLERANCE[executor] * np.abs(expected).max()
-        np.testing.assert_allclose(found, expected[:rows], rtol=0, atol=most)
-
-
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("name,executor", SERVED)
 def test_a_network_gives_what_the_python_package_gives(models, protocol, name, executor):
     adapter, model = Adapter(protocol, models[protocol]), f"{name}-{executor}"
     with adapter.client() as client:
         metadata = adapter.json(client.get_model_metadata(model))
-    inputs = reference(name, "input", metadata["inputs"])
-    outputs = reference(name, "output", metadata["outputs"])
+    inputs = reference(REFERENCES / name, "input", metadata["inputs"])
+    outputs = reference(REFERENCES / name, "output", metadata["outputs"])
 
     def ask(rows):
         # A client of each thread's own: those of HTTP are not to be shared.
@@ -229,7 +196,7 @@ def test_requests_of_other_sizes_than_the_buckets_are_answered_in_their_own(mode
         sequence, sound = [own["sequence"]], [own["channels"], own["samples"]]
         sizes = {"input_ids": sequence, "attention_mask": sequence, "last_hidden_state": sequence, "sound": sound}
         sizes["log_probabilities"] = [own["samples"] // 16]
-        folder = f"{text}/{name}"
+        folder = REFERENCES / text / name
         inputs = reference(folder, "input", metadata["inputs"], sizes)
         outputs = reference(folder, "output", metadata["outputs"], sizes)
         asked += [(inputs, outputs, rows) for rows in SIZES]
