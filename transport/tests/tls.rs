@@ -14,9 +14,9 @@ static HOSTS: LazyLock<[LinkTls; 2]> = LazyLock::new(|| {
 });
 
 /// Where one direction is within its records (RFC 8446, sections 5.1, 5.2 and D.4): a type and two
-/// bytes of a version, which of an encrypted record say nothing (the authenticated ones are inside),
-/// two of the length, then as many bytes. Records of the type `change_cipher_spec` are for boxes on
-/// the way: no host protects them or acts on them.
+/// bytes of a version, which of an encrypted record say nothing (the authenticated ones are
+/// inside), two of the length, then as many bytes. Records of the type `change_cipher_spec` are for
+/// boxes on the way: no host protects them or acts on them.
 #[derive(Default)]
 struct Records {
     header: Vec<u8>,
@@ -114,8 +114,9 @@ proptest! {
         });
         match result {
             Err(sentence) => prop_assert!(!sentence.is_empty()),
-            // The change was in a length, and the rest of a record never comes, which delays nothing
-            // that the other direction carries; or in what nothing protects; or behind the end.
+            // The change was in a length, and the rest of a record never comes, which delays
+            // nothing that the other direction carries; or in what nothing protects; or behind the
+            // end.
             Ok([_, came]) => prop_assert!(came.is_empty() || (came == message && harmless)),
         }
     }
