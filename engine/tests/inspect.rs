@@ -3,11 +3,12 @@
 
 mod harness;
 
+use harness::light_models::made_folder;
 use harness::onnx::{FLOAT, constant, file, graph, loop_model, node, numbers, tensor};
 use harness::onnx_library::onnx_library;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use symphony_gpu::import::shared_prefix;
+use symphony_gpu::import::{SharedPrefix, sharing_groups};
 
 fn inspect(model: &Path, library: &Path) -> Output {
     inspect_with(&[], model, library)
@@ -149,6 +150,20 @@ impl Layers<'_> {
     }
 }
 
+/// What these files share as one group, if they are one.
+fn shared_by_all(paths: &[PathBuf]) -> Option<SharedPrefix> {
+    let group = sharing_groups(paths).unwrap().pop()?;
+    (group.members.len() == paths.len()).then_some(group.shared)
+}
+
+/// What `inspect` prints of these files.
+fn compared<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_symphony"));
+    let output = command.arg("inspect").args(paths).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
 #[test]
 fn the_first_layers_that_models_share_are_found_whatever_their_names() {
     let folder = tempfile::tempdir().unwrap();
@@ -161,15 +176,15 @@ fn the_first_layers_that_models_share_are_found_whatever_their_names() {
     };
     let one = layers(["a", "b", "y"], [1.0, 2.0, 3.0, 4.0], 0.5).write(folder.path(), "one.onnx");
     let two = layers(["p", "q", "z"], [1.0, 2.0, 3.0, 4.0], 0.25).write(folder.path(), "two.onnx");
-    let found = shared_prefix(&[one.clone(), two.clone()]).unwrap();
+    let found = shared_by_all(&[one.clone(), two.clone()]).unwrap();
     assert_eq!((found.nodes, &found.tensors[..]), (2, &["b".to_owned()][..]));
     assert_eq!(found.models[1].tensors, ["q"]);
     let of_models = found.models.iter().map(|model| (model.nodes, model.weights_bytes > found.weights_bytes));
     assert_eq!(of_models.collect::<Vec<_>>(), [(3, true), (3, true)]);
     // One that differs in its first weights shares nothing; the same model shares everything.
     let other = layers(["a", "b", "y"], [1.0, 2.0, 3.0, 4.5], 0.5).write(folder.path(), "other.onnx");
-    assert_eq!(shared_prefix(&[one.clone(), other.clone()]).unwrap().nodes, 0);
-    let same = shared_prefix(&[one.clone(), one.clone()]).unwrap();
+    assert_eq!(shared_by_all(&[one.clone(), other.clone()]), None);
+    let same = shared_by_all(&[one.clone(), one.clone()]).unwrap();
     assert_eq!((same.nodes, &same.tensors[..]), (3, &["y".to_owned()][..]));
     assert_eq!(same.weights_bytes, same.models[0].weights_bytes);
     // Sizes are computed anew after the cut: what they are of is given there.
@@ -181,22 +196,18 @@ fn the_first_layers_that_models_share_are_found_whatever_their_names() {
         Layers { names: ["a", "b", "y"], first: [2.0; 4], middle: middle.concat(), last }
             .write(folder.path(), name)
     };
-    let found = shared_prefix(&[sized("three.onnx", 1.0), sized("four.onnx", 2.0)]).unwrap();
+    let found = shared_by_all(&[sized("three.onnx", 1.0), sized("four.onnx", 2.0)]).unwrap();
     assert_eq!((found.nodes, &found.tensors[..]), (4, &["b".to_owned()][..]));
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_symphony")).arg("inspect").args([&one, &two]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success() && said.contains("share their first layers: 2 nodes"), "{said}");
-    assert!(said.contains("two.onnx: 1 more nodes") && said.contains("after q"), "{said}");
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_symphony")).arg("inspect").args([&one, &other]).output().unwrap();
-    assert!(String::from_utf8_lossy(&output.stdout).contains("share no layer"));
+    let said = compared([&one, &two]);
+    assert!(said.contains("the 2 models share their first layers: 2 nodes"), "{said}");
+    assert!(said.contains("two.onnx: 1 node more") && said.contains("after q"), "{said}");
+    assert!(compared([&one, &other]).contains("share no layer"));
     let flagged = ["inspect", "--size", "n=2"];
     let output =
         Command::new(env!("CARGO_BIN_EXE_symphony")).args(flagged).args([&one, &two]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let missing = folder.path().join("missing.onnx");
-    assert!(shared_prefix(&[one, missing]).is_err());
+    assert!(sharing_groups(&[one, missing]).is_err());
 }
 
 #[test]
@@ -207,6 +218,43 @@ fn a_node_with_a_graph_in_it_ends_what_models_share() {
         std::fs::write(&path, loop_model()).unwrap();
         path
     };
-    let found = shared_prefix(&[looped(), looped()]).unwrap();
-    assert!(found.nodes < found.models[0].nodes, "{found:?}");
+    let found = shared_by_all(&[looped(), looped()]);
+    assert!(found.is_none_or(|found| found.nodes < found.models[0].nodes));
+}
+
+#[test]
+fn the_groups_of_real_networks_are_found_among_others_with_the_memory_that_each_saves() {
+    let folder = made_folder("model_variants");
+    let of = |network: &str| ["a", "b", "c"].map(|variant| folder.join(format!("{network}-{variant}.onnx")));
+    let [[a, b, c], [d, e, f]] = [of("vision"), of("light_squeezenet")];
+    let alone = fixture("linear.onnx");
+    // In any order, and with a model that is of none of them.
+    let paths = [&a, &d, &alone, &e, &b, &f, &c].map(Clone::clone);
+    let groups = sharing_groups(&paths).unwrap();
+    let members: Vec<&[usize]> = groups.iter().map(|group| &group.members[..]).collect();
+    assert_eq!(members, [&[0, 4, 6][..], &[1, 3, 5]]);
+    for (group, last) in groups.iter().zip([10 * 64, 1000 * 512]) {
+        let shared = &group.shared;
+        assert_eq!(shared.tensors.len(), 1, "{shared:?}");
+        for model in &shared.models {
+            // The sigmoid is one more, and so may be a bias and a name's copy.
+            assert!((1..=5).contains(&(model.nodes - shared.nodes)), "{shared:?}");
+            assert!(model.weights_bytes - shared.weights_bytes <= 4 * last + 8192, "{shared:?}");
+        }
+        let (all, once) = shared.all_weights();
+        assert_eq!(all - once, 2 * shared.weights_bytes);
+        // Also those that are computed within the model count.
+        assert!(2 * shared.weights_bytes > shared.models[0].weights_bytes, "{shared:?}");
+    }
+    let said = compared(&paths);
+    for part in [
+        "3 of the 7 models share their first layers: ",
+        "vision-b.onnx: ",
+        "with the shared ones once\n  to run them as one, give each of their tables [[models]] the same prefix_group",
+        "that share no layer with another: ",
+        "linear.onnx\n",
+    ] {
+        assert!(said.contains(part), "{said}\nshould contain\n{part}");
+    }
+    assert!(!said.contains(" 0 bytes"), "{said}");
 }

@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use symphony_gpu::import::{
-    DimensionSizes, InputDefaults, OnnxSummary, SharedPrefix, SizedFile, TensorSummary, shared_prefix,
-    summarise,
+    DimensionSizes, InputDefaults, OnnxSummary, SharingGroup, SizedFile, TensorSummary, sharing_groups,
+    size_text, summarise,
 };
 use symphony_gpu::{ComputeThread, CpuModel, OnnxRuntimeModel, OnnxRuntimeOptions};
 use trial::{Trial, TrialFailure, TrialResult, attempt};
@@ -21,7 +21,8 @@ use trial::{Trial, TrialFailure, TrialResult, attempt};
 /// The arguments of `inspect`.
 #[derive(Args)]
 pub(super) struct InspectArguments {
-    /// The ONNX file; several of them for the first layers that all of them share
+    /// The ONNX file; several of them for the groups of them that share their first layers, and so
+    /// can be run as one
     #[arg(required = true)]
     models: Vec<PathBuf>,
     /// The largest batch to load it for
@@ -49,8 +50,8 @@ pub(super) fn inspect(arguments: InspectArguments) -> Result<(), CommandFailure>
             let wrong = "--size, --default and --library are for one file; several are compared, and not run";
             return Err(CommandFailure::Input(wrong.to_owned()));
         }
-        let shared = shared_prefix(&models).map_err(|error| CommandFailure::Input(error.to_string()))?;
-        print_shared(&models, &shared);
+        let groups = sharing_groups(&models).map_err(|error| CommandFailure::Input(error.to_string()))?;
+        print_groups(&models, &groups);
         return Ok(());
     }
     let model = models.remove(0);
@@ -108,37 +109,46 @@ fn print_summary(path: &Path, summary: &OnnxSummary) {
         [] => "all in this file".to_owned(),
         files => format!("with the weights in {}", files.join(", ")),
     };
-    println!("size: {}, {files}", megabytes(summary.weights_bytes));
+    println!("size: {}, {files}", size_text(summary.weights_bytes));
 }
 
-/// Prints the layers that several models share.
-fn print_shared(paths: &[PathBuf], shared: &SharedPrefix) {
-    if shared.nodes == 0 {
-        println!(
-            "the {} models share no layer: from their inputs on, no node is the same in all",
-            paths.len()
-        );
-        return;
+/// Prints the groups of models that share their first layers, and which models are in none.
+fn print_groups(paths: &[PathBuf], groups: &[SharingGroup]) {
+    let count = paths.len();
+    for SharingGroup { members, shared } in groups {
+        let (nodes, weights) = (shared.nodes, shared.weights_bytes);
+        let these = match members.len() {
+            all if all == count => format!("the {count} models"),
+            some => format!("{some} of the {count} models"),
+        };
+        println!("{these} share their first layers: {}, {} of weights", counted(nodes), size_text(weights));
+        for (&at, model) in members.iter().zip(&shared.models) {
+            let own = model.weights_bytes.saturating_sub(weights);
+            println!(
+                "  {}: {} more, {} of weights; after {}",
+                paths[at].display(),
+                counted(model.nodes.saturating_sub(nodes)),
+                size_text(own),
+                model.tensors.join(", ")
+            );
+        }
+        let (all, once) = shared.all_weights();
+        println!("  weights: {} in all, {} with the shared ones once", size_text(all), size_text(once));
+        println!("  to run them as one, give each of their tables [[models]] the same prefix_group");
     }
-    let (nodes, weights) = (shared.nodes, shared.weights_bytes);
-    println!(
-        "the {} models share their first layers: {nodes} nodes, {} of weights",
-        paths.len(),
-        megabytes(weights)
-    );
-    for (path, model) in paths.iter().zip(&shared.models) {
-        let own = model.weights_bytes.saturating_sub(weights);
+    let in_none = |at: &usize| groups.iter().all(|group| !group.members.contains(at));
+    let others: Vec<String> = (0..count).filter(in_none).map(|at| paths[at].display().to_string()).collect();
+    if groups.is_empty() {
         println!(
-            "  {}: {} more nodes, {} of weights; after {}",
-            path.display(),
-            model.nodes.saturating_sub(nodes),
-            megabytes(own),
-            model.tensors.join(", ")
+            "the {count} models share no layer: from their inputs on, no node is the same in two of them"
         );
+    } else if !others.is_empty() {
+        println!("that share no layer with another: {}", others.join(", "));
     }
-    let all: u64 = shared.models.iter().map(|model| model.weights_bytes).sum();
-    let once = all.saturating_sub(weights.saturating_mul(paths.len() as u64 - 1));
-    println!("weights: {} in all, {} with the shared ones once", megabytes(all), megabytes(once));
+}
+
+fn counted(nodes: usize) -> String {
+    if nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") }
 }
 
 fn tensor_line(tensor: &TensorSummary) -> String {
@@ -159,12 +169,8 @@ fn line(trial: &Trial) -> String {
             "{}: runs batches of up to {max_batch}; one request alone takes {:.3} ms here; {} of memory{}",
             trial.executor,
             alone.as_secs_f64() * 1e3,
-            megabytes(*memory_bytes),
+            size_text(*memory_bytes),
             note.as_ref().map_or_else(String::new, |note| format!("; {note}"))
         ),
     }
-}
-
-fn megabytes(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / 1e6)
 }

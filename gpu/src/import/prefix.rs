@@ -7,10 +7,8 @@
 //! One pass over the nodes of each file; the time and the memory are those of reading the weights.
 
 use super::facts::listed_initializers;
-use super::file::OnnxFile;
 use super::number;
 use super::proto::ProtoMessage;
-use crate::host::LoadError;
 use rten_onnx::onnx::{GraphProto, ModelProto, NodeProto, TensorProto};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -27,6 +25,16 @@ pub struct SharedPrefix {
     pub tensors: Vec<String>,
     /// Each model, in the order of the paths.
     pub models: Vec<PrefixedModel>,
+}
+
+impl SharedPrefix {
+    /// Returns the bytes of all weights of the models, with the shared ones as often as there are
+    /// models, and with them once.
+    pub fn all_weights(&self) -> (u64, u64) {
+        let all: u64 = self.models.iter().map(|model| model.weights_bytes).sum();
+        let others = (self.models.len() as u64).saturating_sub(1);
+        (all, all.saturating_sub(self.weights_bytes.saturating_mul(others)))
+    }
 }
 
 /// A model that shares layers with others.
@@ -82,65 +90,72 @@ struct NumberedNode<'a> {
 }
 
 /// A model whose tensors have numbers.
-struct NumberedModel<'a> {
+pub(super) struct NumberedModel<'a> {
     nodes: Vec<NumberedNode<'a>>,
     /// The weights, with their bytes.
     weights: HashMap<usize, u64>,
+    /// The tensors that are computed from weights alone, each with those that it is computed from.
+    constants: HashMap<usize, Vec<usize>>,
     outputs: Vec<usize>,
 }
 
-/// Finds the layers that the models in these files share. There may be none.
-///
-/// # Errors
-/// If a file can't be read or is no ONNX model.
-pub fn shared_prefix(paths: &[PathBuf]) -> Result<SharedPrefix, LoadError> {
-    let files: Vec<OnnxFile> = paths.iter().map(|path| OnnxFile::read(path)).collect::<Result<_, _>>()?;
-    let folders: Vec<PathBuf> = paths.iter().map(|path| folder_of(path)).collect();
-    let contents: Vec<(&[u8], &ModelProto)> =
-        files.iter().map(|file| (file.bytes.as_slice(), &file.model)).collect();
-    Ok(prefix_of(&contents, &folders).0)
+impl NumberedModel<'_> {
+    /// Returns the tensors that are computed from the model's inputs.
+    pub(super) fn computed(&self) -> HashSet<usize> {
+        self.nodes.iter().flat_map(|node| node.outputs.iter().map(|output| output.0)).collect()
+    }
+
+    /// Returns the number of nodes that compute these tensors, and the bytes of their weights.
+    pub(super) fn cost_of(&self, tensors: &HashSet<usize>) -> (usize, u64) {
+        let is_of = |node: &&NumberedNode<'_>| node.outputs.iter().all(|output| tensors.contains(&output.0));
+        let nodes: Vec<&NumberedNode<'_>> = self.nodes.iter().filter(is_of).collect();
+        let mut open: Vec<usize> = nodes.iter().flat_map(|node| node.inputs.iter().copied()).collect();
+        let (mut seen, mut bytes) = (HashSet::new(), 0);
+        while let Some(number) = open.pop() {
+            if seen.insert(number) {
+                bytes += self.weights.get(&number).copied().unwrap_or(0);
+                open.extend(self.constants.get(&number).into_iter().flatten());
+            }
+        }
+        (nodes.len(), bytes)
+    }
 }
 
 /// The names of the cut tensors in a model: each name of one, with its index among
 /// [`SharedPrefix::tensors`]. A tensor that is computed twice has two names.
 pub(super) type CutNames = HashMap<String, usize>;
 
-/// Finds the layers that models share: each is a file's content, as bytes and as it was read, of
-/// the folder at its place in `folders`. Returns the names of the cut tensors in each model too.
-pub(super) fn prefix_of(
-    contents: &[(&[u8], &ModelProto)],
+/// Numbers the tensors of models: each is a file's content, as bytes and as it was read, of the
+/// folder at its place in `folders`.
+pub(super) fn numbered_models<'a>(
+    contents: &[(&[u8], &'a ModelProto)],
     folders: &[PathBuf],
-) -> (SharedPrefix, Vec<CutNames>) {
+) -> Vec<NumberedModel<'a>> {
     let mut numbers = TensorNumbers::default();
-    let models: Vec<NumberedModel<'_>> = contents
-        .iter()
-        .zip(folders)
-        .map(|(&(bytes, model), folder)| numbered(bytes, model, folder, &mut numbers))
-        .collect();
-    let computed = |model: &NumberedModel<'_>| -> HashSet<usize> {
-        model.nodes.iter().flat_map(|node| node.outputs.iter().map(|output| output.0)).collect()
-    };
-    let in_all = models.iter().map(computed).reduce(|all, of| &all & &of).unwrap_or_default();
-    let is_shared = |node: &&NumberedNode<'_>| node.outputs.iter().all(|output| in_all.contains(&output.0));
-    let cut = cut_tensors(&models, &in_all);
+    let files = contents.iter().zip(folders);
+    files.map(|(&(bytes, model), folder)| numbered(bytes, model, folder, &mut numbers)).collect()
+}
+
+/// Finds the layers that models share. Returns the names of the cut tensors in each model too.
+pub(super) fn shared_by(models: &[&NumberedModel<'_>]) -> (SharedPrefix, Vec<CutNames>) {
+    let in_all = models.iter().map(|model| model.computed()).reduce(|all, of| &all & &of).unwrap_or_default();
+    let cut = cut_tensors(models, &in_all);
     let named = |model: &NumberedModel<'_>| -> Vec<String> {
         let outputs = model.nodes.iter().flat_map(|node| &node.outputs);
         let names: HashMap<usize, &str> = outputs.copied().collect();
         cut.iter().filter_map(|number| names.get(number).map(|name| (*name).to_owned())).collect()
     };
-    let first = models.first();
-    let shared = first.into_iter().flat_map(|model| model.nodes.iter().filter(is_shared));
-    let used: BTreeSet<usize> = shared.clone().flat_map(|node| node.inputs.iter().copied()).collect();
-    let bytes_of = |number: &usize| first.and_then(|model| model.weights.get(number)).copied();
     let places: HashMap<usize, usize> = cut.iter().enumerate().map(|(at, &number)| (number, at)).collect();
-    let cut_names = |model: &NumberedModel<'_>| -> CutNames {
+    let cut_names = |model: &&NumberedModel<'_>| -> CutNames {
         let outputs = model.nodes.iter().flat_map(|node| &node.outputs);
         outputs.filter_map(|(number, name)| Some(((*name).to_owned(), *places.get(number)?))).collect()
     };
+    let first = models.first();
+    let (nodes, weights_bytes) = first.map_or((0, 0), |model| model.cost_of(&in_all));
     let shared = SharedPrefix {
-        nodes: shared.count(),
-        weights_bytes: used.iter().filter_map(bytes_of).sum(),
-        tensors: first.map(named).unwrap_or_default(),
+        nodes,
+        weights_bytes,
+        tensors: first.map(|model| named(model)).unwrap_or_default(),
         models: models
             .iter()
             .map(|model| PrefixedModel {
@@ -155,7 +170,7 @@ pub(super) fn prefix_of(
 
 /// Returns the shared tensors that the layers after the shared ones take, or clients. Sizes of
 /// tensors are not among them: they are computed anew from the tensors.
-fn cut_tensors(models: &[NumberedModel<'_>], shared: &HashSet<usize>) -> BTreeSet<usize> {
+fn cut_tensors(models: &[&NumberedModel<'_>], shared: &HashSet<usize>) -> BTreeSet<usize> {
     let mut cut = BTreeSet::new();
     for model in models {
         let is_own = |node: &&NumberedNode<'_>| !node.outputs.iter().all(|output| shared.contains(&output.0));
@@ -189,13 +204,14 @@ fn numbered<'a>(
     folder: &Path,
     numbers: &mut TensorNumbers,
 ) -> NumberedModel<'a> {
-    let empty = NumberedModel { nodes: Vec::new(), weights: HashMap::new(), outputs: Vec::new() };
+    let (mut weights, mut constants) = (HashMap::new(), HashMap::new());
     let message = ProtoMessage::parse(bytes);
     let graph_bytes = message.as_ref().and_then(|message| message.contents(number::MODEL_GRAPH).next());
     let raw = graph_bytes.and_then(ProtoMessage::parse);
-    let (Some(graph), Some(raw)) = (model.graph.as_ref(), raw) else { return empty };
+    let (Some(graph), Some(raw)) = (model.graph.as_ref(), raw) else {
+        return NumberedModel { nodes: Vec::new(), weights, constants, outputs: Vec::new() };
+    };
     let mut known: HashMap<&str, usize> = HashMap::new();
-    let mut weights = HashMap::new();
     for (tensor, bytes) in graph.initializer.iter().zip(raw.contents(number::GRAPH_INITIALIZER)) {
         let folder = (!tensor.external_data.is_empty()).then(|| folder.to_owned());
         let number = numbers.of(TensorOrigin::Weights(without(bytes, &[number::INITIALIZER_NAME]), folder));
@@ -211,6 +227,10 @@ fn numbered<'a>(
         known.extend(outputs.iter().map(|(number, name)| (*name, *number)));
         let from_inputs: Vec<bool> = taken.iter().filter_map(|number| reached.get(number).copied()).collect();
         if from_inputs.is_empty() && !has_graph(node) {
+            if node.op_type.as_deref() == Some("Constant") {
+                weights.extend(outputs.iter().map(|output| (output.0, bytes.len() as u64)));
+            }
+            constants.extend(outputs.iter().map(|output| (output.0, taken.clone())));
             continue;
         }
         let sizes_only = from_inputs.iter().all(|&is_shape| is_shape) && !from_inputs.is_empty();
@@ -219,7 +239,7 @@ fn numbered<'a>(
         nodes.push(NumberedNode { inputs: taken, outputs, is_shape });
     }
     let outputs = graph.output.iter().filter_map(|output| known.get(output.name.as_deref()?).copied());
-    NumberedModel { nodes, weights, outputs: outputs.collect() }
+    NumberedModel { nodes, weights, constants, outputs: outputs.collect() }
 }
 
 /// Numbers the inputs of a graph, and returns them, as tensors that are no sizes.

@@ -4,7 +4,7 @@
 
 use super::declared::DeclaredTypes;
 use super::file::{self, OnnxFile};
-use super::prefix::{CutNames, SharedPrefix, folder_of, prefix_of};
+use super::prefix::{CutNames, NumberedModel, SharedPrefix, folder_of, numbered_models, shared_by};
 use super::proto::ProtoMessage;
 use super::source::{BatchDimension, InputShapes, OnnxSource};
 use super::{number, rewrite};
@@ -61,10 +61,11 @@ impl SplitFiles {
         let contents: Vec<(&[u8], &ModelProto)> =
             files.iter().map(|file| (file.bytes.as_slice(), &file.model)).collect();
         let folders: Vec<PathBuf> = files.iter().map(|file| folder_of(&file.path)).collect();
-        let (shared, names) = prefix_of(&contents, &folders);
+        let models = numbered_models(&contents, &folders);
+        let (shared, names) = shared_by(&models.iter().collect::<Vec<_>>());
         if shared.tensors.is_empty() {
             // Of two files the second is as good as the first; of more, one may be at fault.
-            let at = odd_one(&contents, &folders);
+            let at = odd_one(&models);
             let path = |at: usize| files.get(at).map(|file| file.path.clone()).unwrap_or_default();
             let with = path(usize::from(at == 0));
             return Err(SplitError { at, error: LoadError::NothingShared { path: path(at), with } });
@@ -134,12 +135,11 @@ impl SplitFiles {
 
 /// Returns the first model that shares nothing with the one before it; the last where each two
 /// do.
-fn odd_one(contents: &[(&[u8], &ModelProto)], folders: &[PathBuf]) -> usize {
-    let shares = |at: usize| {
-        let pair = (contents.get(at - 1..=at), folders.get(at - 1..=at));
-        matches!(pair, (Some(contents), Some(folders)) if !prefix_of(contents, folders).0.tensors.is_empty())
-    };
-    (1..contents.len()).find(|&at| !shares(at)).unwrap_or(contents.len().saturating_sub(1))
+fn odd_one(models: &[NumberedModel<'_>]) -> usize {
+    let shares =
+        |pair: &[NumberedModel<'_>]| !shared_by(&pair.iter().collect::<Vec<_>>()).0.tensors.is_empty();
+    let odd = models.windows(2).position(|pair| !shares(pair));
+    odd.map_or(models.len().saturating_sub(1), |before| before + 1)
 }
 
 /// The part of a graph that some of its tensors are computed by.

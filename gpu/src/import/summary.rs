@@ -130,3 +130,12 @@ fn operator(node: &NodeProto) -> String {
         Some(domain) => format!("{domain}.{operator}"),
     }
 }
+
+/// Returns a number of bytes for a person to read, in kB or MB where it is large enough.
+pub fn size_text(bytes: u64) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} bytes"),
+        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        _ => format!("{:.1} MB", bytes as f64 / 1e6),
+    }
+}

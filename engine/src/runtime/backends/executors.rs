@@ -24,7 +24,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use symphony_gpu::host::SplitModel;
-use symphony_gpu::import::{SharedPrefix, SizedFile};
+use symphony_gpu::import::{SharedPrefix, SizedFile, size_text};
 use symphony_gpu::plan::{CompileOptions, PlanPrecision};
 use symphony_gpu::{
     ComputeThread, CpuExecutor, CpuModel, CudaExecutor, CudaModel, Executor, GroupError, HostGraph,
@@ -426,16 +426,15 @@ impl LoadedGroup {
     /// Returns a line about what the models share.
     pub fn summary(&self, models: &[&ModelConfig]) -> String {
         let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
-        let all = self.shared.models.iter().map(|model| model.weights_bytes).sum::<u64>();
-        let megabytes = |bytes: u64| bytes as f64 / 1e6;
+        let (all, once) = self.shared.all_weights();
         format!(
-            "{} are run as one over the layers that they share: {} nodes, {:.1} MB of weights, which with their own \
-             are {:.1} MB instead of {:.1}",
+            "{} are run as one over the layers that they share: {} nodes, {} of weights, which with their own are {} \
+             instead of {}",
             names.join(", "),
             self.shared.nodes,
-            megabytes(self.shared.weights_bytes),
-            megabytes(all.saturating_sub(self.shared.weights_bytes * (names.len() as u64 - 1))),
-            megabytes(all),
+            size_text(self.shared.weights_bytes),
+            size_text(once),
+            size_text(all),
         )
     }
 }
