@@ -182,8 +182,68 @@ fn check_says_what_is_shared_and_what_keeps_models_from_it() {
     }
     write_config(folder, "cpu", |name| if name == "bird" { all("") } else { "slo_ms = 60000".into() });
     assert!(check(folder).1.contains("\"animals\" has this model alone"), "{}", check(folder).1);
+    // A model that can't be read may be the second of the group.
+    write_config(folder, "cpu", |name| match name {
+        "bird" => all(""),
+        "dog" => all("priority = 9"),
+        _ => "slo_ms = 60000".into(),
+    });
+    let (_, said) = check(folder);
+    assert!(said.contains("models[1].priority") && !said.contains("alone"), "{said}");
+    let repository = folder.join("repository/owl/1");
+    std::fs::create_dir_all(&repository).unwrap();
+    std::fs::copy(folder.join("bird.onnx"), repository.join("model.onnx")).unwrap();
+    std::fs::write(folder.join("repository/owl/model.toml"), all("")).unwrap();
+    write_config(folder, "cpu", |_| all(""));
+    let (output, said) = check(folder);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("model.toml:2: prefix_group: is given for a model of a repository"), "{said}");
+    std::fs::remove_dir_all(folder.join("repository/owl")).unwrap();
     write_config(folder, "cuda", |_| all(""));
     let (output, said) = check(folder);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("the executor \"cuda\" runs no models as one; run them on \"cpu\""), "{said}");
+}
+
+/// A model of emulated GPUs that is run as one with others, with these inputs and outputs of a row.
+fn emulated(name: &str, inputs: &str, outputs: usize) -> String {
+    format!(
+        "[[models]]\nname = \"{name}\"\nexecutor = \"emulated\"\nprefix_group = \"animals\"\nslo_ms = 60000\n\
+         profile = {{ alpha_ms = 1, beta_ms = 1 }}\ninputs = [{inputs}]\n\
+         outputs = [{{ name = \"{name}-y\", datatype = \"FP32\", shape = [{outputs}] }}]\n"
+    )
+}
+
+/// The input of the emulated models.
+const X: &str = "{ name = \"x\", datatype = \"FP32\", shape = [4] }";
+
+#[test]
+fn emulated_models_are_run_as_one_and_each_answers_its_own_outputs() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let write = |models: [String; 2]| {
+        let executors = "policy = \"work-conserving\"\n[[executors]]\nkind = \"emulated\"\n";
+        std::fs::write(folder.join("symphony.toml"), format!("{executors}{}", models.concat())).unwrap();
+    };
+    write([emulated("few", X, 1), emulated("many", &X.replace("[4]", "[5]"), 9)]);
+    let (output, said) = check(folder);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("`inputs` is another than that of \"few\""), "{said}");
+    write([emulated("few", X, 1), emulated("many", X, 9)]);
+    assert_eq!(check(folder).0.status.code(), Some(0), "{}", check(folder).1);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_symphony"));
+    command.args(["serve", "--http", "127.0.0.1:0"]).arg(folder);
+    let mut server = ServerProcess::start(&mut command, Stdio::inherit());
+    let x = json!([{ "name": "x", "datatype": "FP32", "shape": [2, 4], "data": [1, 2, 3, 4, 5, 6, 7, 8] }]);
+    for (name, outputs) in [("few", 1), ("many", 9), ("few", 1)] {
+        let path = format!("/v2/models/{name}/infer");
+        let (status, answer) = call(&server, "POST", &path, &json!({ "inputs": x }).to_string());
+        assert_eq!(status, 200, "{answer}");
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        // Nothing of another request that had the slot before.
+        assert_eq!(answer["outputs"][0]["data"], json!(vec![0.0; 2 * outputs]), "{name}");
+    }
+    assert_eq!(metric(&server, "symphony_batch_size_sum", "few"), 6.0);
+    assert_eq!(metric(&server, "symphony_batch_size_sum", "many"), 0.0);
+    assert_eq!(server.interrupt(), Some(0));
 }

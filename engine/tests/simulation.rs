@@ -18,6 +18,7 @@ fn ten_million_requests_are_answered_once_each_whatever_fails() {
     let lost = [faults.lost_answers, faults.doubled_answers, faults.lost_completions];
     let others = [faults.doubled_completions, faults.dead_executors, faults.dead_roles];
     assert!(lost.into_iter().chain(others).all(|count| count > 0), "not every fault: {faults:?}");
+    assert!(campaign.sum.mixed_batches > 0, "no models were run as one");
 }
 
 #[test]

@@ -49,13 +49,15 @@ pub(super) fn check(arguments: CheckArguments) -> Result<(), CommandFailure> {
     let models: Vec<&ModelConfig> = config.models.iter().chain(&others).collect();
     let queries: Vec<&QueryConfig> = config.queries.iter().chain(&queries).collect();
     let mut loaded = Vec::new();
-    for model in models.iter().copied().filter(runs).filter(|model| model.prefix.is_none()) {
+    let is_cut =
+        |model: &&ModelConfig| model.prefix.is_some() && matches!(model.source, ModelSource::File { .. });
+    for model in models.iter().copied().filter(runs).filter(|model| !is_cut(model)) {
         let (signature, more) = try_to_load(model, &libraries);
         diagnostics.extend(more);
         loaded.extend(signature.map(|signature| described(loaded.len(), model, signature)));
     }
     let is_first = |model: &&ModelConfig| model.prefix.as_ref().is_some_and(|prefix| prefix.number == 0);
-    for first in config.models.iter().filter(runs).filter(is_first) {
+    for first in config.models.iter().filter(runs).filter(is_cut).filter(is_first) {
         let group = first.group(&config.models);
         match load_group_files(&group, &ComputeThread::new(), &libraries) {
             Ok(found) => {

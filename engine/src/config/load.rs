@@ -199,8 +199,8 @@ fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Con
     let (executors, kinds) = read_executors(root, &hosts);
     let own = root.optional("repository").map(|value| value.table(RepositoryConfig::read));
     let least = usize::from(own.is_none() && !repository);
-    let mut models = read_models(root, least, &kinds);
-    check_prefix_groups(&mut models).into_iter().for_each(|diagnostic| root.add(diagnostic));
+    let (mut models, are_all) = read_models(root, least, &kinds);
+    check_prefix_groups(&mut models, are_all).into_iter().for_each(|diagnostic| root.add(diagnostic));
     let queries = read_queries(root);
     let (cores, rank_threads) = cores?;
     let config = Config {

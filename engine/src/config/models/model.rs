@@ -130,20 +130,26 @@ pub struct ModelLocations {
     pub max_batch: Location,
 }
 
-/// Reads the tables `[[models]]`, at least `least` of them.
+/// Reads the tables `[[models]]`, at least `least` of them. Returns true beside the models if every
+/// table is one.
 pub(in crate::config) fn read_models(
     root: &TomlTable<'_>,
     least: usize,
     kinds: &ExecutorKinds,
-) -> Vec<ModelConfig> {
-    let models = root.tables("models", least, |table| read_model(table, kinds));
+) -> (Vec<ModelConfig>, bool) {
+    let mut tables = 0;
+    let models = root.tables("models", least, |table| {
+        tables += 1;
+        read_model(table, kinds)
+    });
+    let is_whole = models.len() == tables;
     let classes: usize = models.iter().map(|(_, classes)| classes.len()).sum();
     if classes > limits::MAX_MODELS {
         let right = format!("one scheduler ranks at most {}", limits::MAX_MODELS);
         root.report("models", format!("{classes} models are too many"), right);
     }
     report_duplicates(root, &models);
-    models.into_iter().flat_map(|(_, classes)| classes).collect()
+    (models.into_iter().flat_map(|(_, classes)| classes).collect(), is_whole)
 }
 
 /// Reads a model: its size classes, or one where it has none.

@@ -229,7 +229,7 @@ impl SimulatedClients {
         let ask = self.draw(scenario);
         let id = self.answers.accepted;
         let expendable = ask.due != Due::Never && scenario.is_of_the_start(ask.model);
-        let mark = RowMark::new(self.number, id, ask.rows, expendable);
+        let mark = RowMark::new((self.number, id), ask.model, ask.rows, expendable);
         let sent = self.frontend.submit(&ask, |row, input| {
             input[..8].copy_from_slice(&mark.of_row(row).to_bytes());
         });

@@ -16,6 +16,7 @@ use super::scenario::{Scenario, ScenarioEnd};
 use super::wiring::{RoleInputs, wire_up};
 use crate::runtime::clock::Clock;
 use crate::runtime::fault::FaultLatch;
+use crate::runtime::frontend::ModelInfo;
 use crate::runtime::start::{Assembly, assemble_in_virtual_time};
 use crate::runtime::threads::agent::Member;
 use std::any::Any;
@@ -50,6 +51,9 @@ const CONTROL_GAP_NS: f64 = 3e6;
 
 /// The lateness that the scheduler allows for, in mean cycles.
 const LATENESS: u64 = 3;
+
+/// The stream of the dice by which models are run as one, so that all else is drawn as without.
+const OF_GROUPS: u64 = 97;
 
 /// Runs the simulation of this seed. Where fewer than 95 % of the requests are good after the
 /// faults, it is run again without them, to tell what the load would have allowed for.
@@ -149,9 +153,9 @@ impl Episode {
         (clock, time): (Clock, Arc<quanta::Mock>),
     ) -> Result<Episode, String> {
         let mut dice = Dice::new(seed, 0);
-        let scenario = Scenario::draw(&mut dice);
+        let scenario = Scenario::draw(&mut dice, &mut Dice::new(seed, OF_GROUPS));
         let config = scenario.config().map_err(|diagnostics| diagnostics.to_string())?;
-        let later = config.models.clone();
+        let later = config.models[scenario.grouped..].to_vec();
         let (mut inputs, mut slabs) = (Vec::new(), Vec::new());
         let lateness = Nanos(scenario.cycle.0 * LATENESS);
         let assembly =
@@ -173,6 +177,9 @@ impl Episode {
         faults.retain(|_| with_faults);
         let latch = frontends.first().map(|frontend| frontend.faults().clone());
         let latch = latch.ok_or("the engine has no frontend")?;
+        let models = frontends.first().map(|frontend| Arc::clone(frontend.models()));
+        let models: Arc<[ModelInfo]> =
+            models.iter().flat_map(|models| &models[..scenario.models()]).cloned().collect();
         let members = stages.into_iter().flatten().map(|(_, member)| RunsAs::Member(member));
         let clients = frontends.into_iter().enumerate().map(|(at, frontend)| {
             let dice = Dice::new(seed, 2 + at as u64);
@@ -184,7 +191,8 @@ impl Episode {
         let roles = roles.map(|(inputs, runs)| SimulatedRole { inputs, runs, stalled_until: Nanos::ZERO });
         let messages = MessageFaults::new(slabs.len(), scenario.in_flight, Dice::new(seed, 98));
         let (gpus, row_bytes) = (scenario.gpus, scenario.row_bytes);
-        let executors = SimulatedExecutors::new(slabs, gpus, row_bytes, Dice::new(seed, 99), messages);
+        let executors =
+            SimulatedExecutors::new(slabs, gpus, (models, row_bytes), Dice::new(seed, 99), messages);
         Ok(Episode {
             roles: roles.collect(),
             executors,
@@ -279,7 +287,8 @@ impl Episode {
         let messages = &self.executors.messages;
         (faults.lost_answers, faults.doubled_answers) = messages.counts(MessageKind::Answers);
         (faults.lost_completions, faults.doubled_completions) = messages.counts(MessageKind::Completions);
-        EpisodeReport { answers, faults, virtual_ms: self.clock.now().0 / 1_000_000 }
+        let mixed_batches = self.executors.mixed;
+        EpisodeReport { answers, faults, mixed_batches, virtual_ms: self.clock.now().0 / 1_000_000 }
     }
 
     fn frontends(&self) -> impl Iterator<Item = (&RoleInputs, &SimulatedClients)> {

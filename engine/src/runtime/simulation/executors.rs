@@ -6,11 +6,13 @@
 use super::dice::Dice;
 use super::mark::RowMark;
 use super::passage::{MessageFaults, Passage};
+use crate::runtime::frontend::ModelInfo;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use symphony_scheduler::limits;
 use symphony_transport::Nanos;
 use symphony_transport::message::{
-    BatchEntry, BatchHeader, Completion, ENTRIES_PER_FRAME, Ending, Frame, Response,
+    BatchEntry, BatchHeader, Completion, ENTRIES_PER_FRAME, Ending, Frame, ModelId, Response,
 };
 use symphony_transport::ring::Producer;
 use symphony_transport::slab::{SlabView, SlotId};
@@ -39,18 +41,34 @@ struct SimulatedGpu {
     dead_until: Nanos,
 }
 
+/// The models that a batch's rows are for.
+#[derive(Clone, Copy)]
+enum RowsFor {
+    None,
+    One(ModelId),
+    Several,
+}
+
 /// The executors. See the module's description.
 pub(super) struct SimulatedExecutors {
     slabs: Vec<SlabView>,
     gpus: Vec<SimulatedGpu>,
+    /// The models of the start, by their slots.
+    models: Arc<[ModelInfo]>,
     row_bytes: usize,
     dice: Dice,
     pub(super) messages: MessageFaults,
     /// Batches that start before this time fail, in this share.
     failing: (Nanos, f64),
-    /// The batch whose frames are passing: its wire, the GPU if that is hung, frames to come.
+    /// The batch whose frames are passing: its wire, its model, the GPU if that is hung, frames to
+    /// come.
     wire: usize,
+    model: ModelId,
     passing: usize,
+    /// The model that its rows are for so far: none yet, one, or several.
+    rows_for: RowsFor,
+    /// The number of batches with rows for several models.
+    pub(super) mixed: u64,
     holds: Option<usize>,
     /// The number of batches that were held by hung GPUs.
     held: usize,
@@ -60,11 +78,12 @@ pub(super) struct SimulatedExecutors {
 
 impl SimulatedExecutors {
     /// Makes idle GPUs that read and write these slabs, where a row's input and its output have
-    /// `row_bytes` each.
+    /// `row_bytes` each, beside the number of a model that is run as one with others. `models` are
+    /// those of the start.
     pub(super) fn new(
         slabs: Vec<SlabView>,
         gpus: usize,
-        row_bytes: usize,
+        (models, row_bytes): (Arc<[ModelInfo]>, usize),
         dice: Dice,
         messages: MessageFaults,
     ) -> SimulatedExecutors {
@@ -73,12 +92,16 @@ impl SimulatedExecutors {
         SimulatedExecutors {
             slabs,
             gpus,
+            models,
             row_bytes,
             dice,
             messages,
             failing,
             wire: 0,
+            model: ModelId(0),
             passing: 0,
+            rows_for: RowsFor::None,
+            mixed: 0,
             holds: None,
             held: 0,
             broken: None,
@@ -165,7 +188,8 @@ impl SimulatedExecutors {
     }
 
     fn begin_batch(&mut self, now: Nanos, header: BatchHeader) {
-        let BatchHeader { batch, exec_at, size, .. } = header;
+        let BatchHeader { batch, exec_at, size, model, .. } = header;
+        (self.model, self.rows_for) = (model, RowsFor::None);
         self.passing = BatchHeader::frames(size as usize) - 1;
         let at = header.gpu.0 as usize;
         let Some(gpu) = self.gpus.get_mut(at) else {
@@ -185,7 +209,8 @@ impl SimulatedExecutors {
         }
     }
 
-    /// Checks that the slots that a batch names hold the inputs of its requests.
+    /// Checks that the slots that a batch names hold the inputs of its requests, and these are for
+    /// the batch's model, or for one that is run as one with it.
     #[inline]
     fn check_entries(&mut self, entries: [BatchEntry; ENTRIES_PER_FRAME]) {
         for BatchEntry { id, slot } in entries {
@@ -193,17 +218,46 @@ impl SimulatedExecutors {
                 continue;
             }
             let frontend = slot.frontend();
-            if !self.mark(slot).is_some_and(|mark| mark.is_of(frontend, id)) {
+            let is_own = |(mark, _): &(RowMark, _)| mark.is_of(frontend, id);
+            let Some((mark, variant)) = self.row(slot).filter(is_own) else {
                 self.broke(format!("request {id} of frontend {frontend} runs with another's {slot:?}"));
+                continue;
+            };
+            self.note(mark.model());
+            let asked = self.models.get(mark.model().0 as usize);
+            let (queues, number) = asked.map_or((mark.model(), None), |asked| {
+                (asked.queue_slot(), asked.variant.map(|variant| variant.number))
+            });
+            if (queues, number) != (self.model, variant) {
+                let (asked, model) = (mark.model().0, self.model.0);
+                self.broke(format!(
+                    "request {id} for model {asked} runs in a batch of model {model}, as its variant {variant:?}"
+                ));
             }
         }
     }
 
-    /// Reads the mark of the row in a slot; `None` if the slot has another holder.
+    /// Notes that a row of the batch that passes is for this model.
+    fn note(&mut self, model: ModelId) {
+        self.rows_for = match self.rows_for {
+            RowsFor::None => RowsFor::One(model),
+            RowsFor::One(other) if other != model => {
+                self.mixed += 1;
+                RowsFor::Several
+            }
+            unchanged => unchanged,
+        };
+    }
+
+    /// Reads the row in a slot: its mark, and the number of the model that it is for among those
+    /// that are run as one; `None` if the slot has another holder.
     #[inline]
-    fn mark(&self, slot: SlotId) -> Option<RowMark> {
-        let guard = self.slabs.get(usize::from(slot.frontend()))?.claim(slot)?;
-        Some(RowMark::read(&guard))
+    fn row(&self, slot: SlotId) -> Option<(RowMark, Option<u32>)> {
+        let row = self.slabs.get(usize::from(slot.frontend()))?.claim(slot)?;
+        let mark = RowMark::read(&row);
+        let asked = self.models.get(mark.model().0 as usize);
+        let number = |asked: &ModelInfo| asked.variant.map(|_| asked.signature.variant(&row));
+        Some((mark, asked.and_then(number)))
     }
 
     /// Takes the answer to a row from an executor and writes its output.
@@ -238,7 +292,12 @@ impl SimulatedExecutors {
         let slab = self.slabs.get(usize::from(slot.frontend()));
         let claimed = slab.and_then(|slab| slab.claim(slot));
         let is_there = claimed.is_some();
-        claimed.into_iter().for_each(|mut guard| guard.copy_within(..bytes, bytes));
+        claimed.into_iter().for_each(|mut row| {
+            let asked = self.models.get(RowMark::read(&row).model().0 as usize);
+            let outputs = asked.filter(|asked| asked.variant.is_some());
+            let outputs = outputs.map_or(bytes, |asked| asked.signature.input_bytes());
+            row.copy_within(..bytes, outputs);
+        });
         if !is_there {
             self.broke(format!("{slot:?} was taken from request {} while it ran", response.id));
         }

@@ -1,22 +1,27 @@
 //! The mark in the input of each row of a simulation, which no other row of the engine has. The
-//! executor copies it to the output, so a client recognises the answers to its own requests.
+//! executor copies it to the output, so a client recognises the answers to its own requests. It
+//! says which model the row is for.
 
-/// The bits by which a request is recognised: those of no flag, no row and no number of rows.
-const REQUEST: u64 = !(0x7f << 56 | 0xf << 52);
+use symphony_transport::message::ModelId;
+
+/// The bits by which a request is recognised: those of its frontend and its id.
+const REQUEST: u64 = 1 << 63 | 0xf << 48 | ((1 << 42) - 1);
 
 /// The bit of requests whose answers may be lost.
 const EXPENDABLE: u64 = 1 << 62;
 
-/// A mark: 1, expendable, row (6 bits), rows (4), frontend (4), id (48).
+/// A mark: 1, expendable, row (6 bits), rows (4), frontend (4), model (6), id (42).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct RowMark(u64);
 
 impl RowMark {
-    /// Makes the mark of the first of `rows` rows of a request, at most 15. `expendable` requests
-    /// are those whose answers may be lost.
-    pub(super) fn new(frontend: u16, id: u64, rows: usize, expendable: bool) -> RowMark {
+    /// Makes the mark of the first of `rows` rows of a request, at most 15, for a model below 64.
+    /// `expendable` requests are those whose answers may be lost.
+    pub(super) fn new((frontend, id): (u16, u64), model: ModelId, rows: usize, expendable: bool) -> RowMark {
         let flags = 1 << 63 | u64::from(expendable) << 62;
-        RowMark(flags | (rows as u64) << 52 | u64::from(frontend) << 48 | id)
+        RowMark(
+            flags | (rows as u64) << 52 | u64::from(frontend) << 48 | u64::from(model.0 & 0x3f) << 42 | id,
+        )
     }
 
     /// Returns the mark of another row of the same request.
@@ -40,7 +45,13 @@ impl RowMark {
     /// Returns true if this is a row of this request.
     #[inline]
     pub(super) fn is_of(self, frontend: u16, id: u64) -> bool {
-        self.0 & REQUEST == RowMark::new(frontend, id, 0, false).0
+        self.0 & REQUEST == RowMark::new((frontend, id), ModelId(0), 0, false).0
+    }
+
+    /// Returns the model that its client has asked for.
+    #[inline]
+    pub(super) fn model(self) -> ModelId {
+        ModelId((self.0 >> 42 & 0x3f) as u32)
     }
 
     /// Returns the number of rows of its request.

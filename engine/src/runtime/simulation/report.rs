@@ -75,6 +75,8 @@ pub struct EpisodeReport {
     pub answers: AnswerCounts,
     /// The faults, by kind.
     pub faults: FaultCounts,
+    /// The batches with rows of several models that are run as one.
+    pub mixed_batches: u64,
     /// The virtual time that it took, in milliseconds.
     pub virtual_ms: u64,
 }
@@ -84,6 +86,7 @@ impl EpisodeReport {
     pub fn add(&mut self, other: &EpisodeReport) {
         self.answers.add(&other.answers);
         self.faults.add(&other.faults);
+        self.mixed_batches += other.mixed_batches;
         self.virtual_ms += other.virtual_ms;
     }
 }

@@ -12,6 +12,9 @@ use symphony_transport::message::ModelId;
 /// SLO allows.
 const LOAD: (f64, f64) = (0.2, 0.45);
 
+/// The share of engines of three models or more in which some are run as one.
+const GROUPED: f64 = 0.4;
+
 /// A model: l(b) = `alpha` b + `beta`, in milliseconds.
 struct ScenarioModel {
     alpha: f64,
@@ -48,6 +51,8 @@ pub(super) struct Scenario {
     pub(super) rank_threads: usize,
     pub(super) gpus: usize,
     models: Vec<ScenarioModel>,
+    /// The number of models, the first ones, that are run as one; 0 for none.
+    pub(super) grouped: usize,
     policy: &'static str,
     pub(super) in_flight: usize,
     /// The bytes of a row's input, and of its output.
@@ -83,10 +88,22 @@ pub(super) enum ScenarioEnd {
 }
 
 impl Scenario {
-    /// Draws a scenario.
-    pub(super) fn draw(dice: &mut Dice) -> Scenario {
+    /// Draws a scenario. Whether models are run as one is drawn by dice of its own, `of_groups`.
+    pub(super) fn draw(dice: &mut Dice, of_groups: &mut Dice) -> Scenario {
         let (gpus, models) = (dice.count(2, 12), dice.count(2, 6));
-        let models: Vec<ScenarioModel> = (0..models).map(|_| ScenarioModel::draw(dice)).collect();
+        let mut models: Vec<ScenarioModel> = (0..models).map(|_| ScenarioModel::draw(dice)).collect();
+        // One model at least is by itself: the control thread loads copies of it.
+        let grouped = if models.len() > 2 && of_groups.chance(GROUPED) {
+            of_groups.count(2, models.len() - 1)
+        } else {
+            0
+        };
+        if let Some((first, others)) = models[..grouped].split_first_mut() {
+            for model in others {
+                let (slo, priority) = (model.slo, model.priority);
+                *model = ScenarioModel { slo, priority, ..*first };
+            }
+        }
         let time: f64 =
             models.iter().map(|model| 1.0 / model.rate_per_gpu()).sum::<f64>() / models.len() as f64;
         let rate = (dice.number(LOAD.0, LOAD.1) * gpus as f64 / time * 1e3).min(200_000.0);
@@ -102,6 +119,7 @@ impl Scenario {
             policy: if dice.chance(0.7) { served[0] } else { served[dice.below(served.len())] },
             in_flight: ((rate / frontends as f64 * 0.2) as usize).clamp(256, 16_384),
             models,
+            grouped,
             row_bytes: 8 << dice.count(0, 4),
             cycle: dice.time(Nanos::from_micros(20), Nanos::from_micros(200)),
             message_ring: 64 << dice.count(0, 6),
@@ -118,6 +136,11 @@ impl Scenario {
                 _ => ScenarioEnd::Dead,
             },
         }
+    }
+
+    /// Returns the number of models that are served from the start to the end.
+    pub(super) fn models(&self) -> usize {
+        self.models.len()
     }
 
     /// Returns true if the model is served from the start to the end.
@@ -148,6 +171,7 @@ impl Scenario {
         );
         for (at, model) in self.models.iter().enumerate() {
             text += &self.section(&format!("m{at}"), model);
+            text += if at < self.grouped { "prefix_group = \"g\"\n" } else { "" };
         }
         let mut config = parse_config(&text)?;
         if self.changes {

@@ -64,8 +64,12 @@ impl EngineBuilder {
         emulate: impl FnOnce(EmulatedExecutor) -> E,
     ) -> Backend<E> {
         let now = self.clock.now();
-        let outputs =
-            |model: &ModelInfo| (model.state != SlotState::Vacant).then(|| output_range(&model.signature));
+        // Of models that are run as one, those of the largest: all start at the same place.
+        let outputs = |slot: &ModelInfo| {
+            let of_slot = models.iter().filter(|model| model.queue_slot() == slot.id);
+            let served = of_slot.filter(|model| model.state != SlotState::Vacant);
+            served.map(|model| output_range(&model.signature)).max_by_key(|outputs| outputs.end)
+        };
         let gpus = spec.gpus.len() as u32;
         let executor = EmulatedExecutor::new(gpus, models.iter().map(outputs).collect(), now);
         let state = ExecutorState::new(inbox, answers, emulate(executor), changes, spec.gpus.start, now);
