@@ -110,6 +110,9 @@ def repository(tmp_path_factory):
     model = folder / "repository/wide/1/model.onnx"
     model.parent.mkdir(parents=True)
     model.write_bytes((HERE / "../../../examples/quickstart/wide.onnx").read_bytes())
+    # A profile, as measuring one takes longer than a client waits where a machine has much to do.
+    keys = "slo_ms = 20000\nprofile = { alpha_ms = 1, beta_ms = 1 }\n"
+    (folder / "repository/wide/model.toml").write_text(keys)
     (folder / "repository/alone").mkdir()
     (folder / "repository/alone/config.pbtxt").write_text(
         'platform: "ensemble"\n'
