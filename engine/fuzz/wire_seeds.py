@@ -71,6 +71,8 @@ def frames():
     yield "TensorRead", record("TensorRead", read=1, slot=2**63, offset=64, bytes=600)
     yield "TensorData", record("TensorData", read=1, outcome=1, bytes=4), b"data"
     yield "TensorWrite", record("TensorWrite", slot=2**63, bytes=6), b"output"
+    offer = record("RdmaOffer", gid=bytes(range(16)), landing=2**40, landing_bytes=2**20, queue_pair=17, mtu=1024, reads=16)
+    yield "Rdma", offer, record("ExportedClass", slots=2**41, states=2**42, slot_bytes=640, count=8, number=1)
 
 
 def main():

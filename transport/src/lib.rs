@@ -4,14 +4,16 @@
 //! ends share.
 //!
 //! `engine` and `gpu` depend on this crate; it depends on neither. Each lock-free structure is one
-//! file with a runnable example, its memory orderings and loom tests. All `unsafe` of the crate is
-//! in those files.
+//! file with a runnable example, its memory orderings and loom tests. `unsafe` is in
+//! those files, and in those that call the kernel or a device (ARCHITECTURE.md lists them).
 
 pub mod doorbell;
 pub mod link;
 pub mod message;
+pub mod rdma;
 pub mod ring;
 pub mod slab;
+mod slot_memory;
 mod sync;
 pub mod tcp;
 pub mod time;

@@ -40,19 +40,20 @@
 //!   accesses are over before the slot is free. A failed one is Relaxed.
 //! - alloc: store of "allocated", Release: the first claim comes after the last holder's accesses,
 //!   also where the id reached it without any synchronisation. A plain store is enough: no other
-//!   thread changes a free slot's state.
+//!   thread changes a free slot's state. The fence behind it, Release, is for those who read
+//!   without a claim (a device, for another host): they read the bytes, then the state, and use the
+//!   bytes only if the state is still that of the id that they have.
 
-use crate::sync::{Arc, AtomicU32, Ordering, Witness, WitnessAccess};
+use crate::slot_memory::{CACHE_LINE, SlotMemory};
+use crate::sync::{Arc, AtomicU32, Ordering, Witness, WitnessAccess, fence};
 use bytemuck::{Pod, Zeroable};
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// Slots start on a cache line and fill whole ones, so that two holders never write the same line.
-const CACHE_LINE: usize = 64;
+pub use crate::slot_memory::SlabPages;
 
 /// The bits of a [`SlotId`], from the lowest: index in its class, class, generation, frontend.
 const INDEX_BITS: u32 = 20;
@@ -87,15 +88,22 @@ impl SlotId {
         (self.0 >> (INDEX_BITS + CLASS_BITS + GENERATION_BITS)) as u16
     }
 
+    /// Returns true if `state`, read from the slot's state, says that the slot is allocated under
+    /// this id. A device that reads a slot reads its state afterwards: the bytes are those of this
+    /// id if this is true then. See [`ClassAddresses::states`].
+    pub fn is_current(self, state_read: u32) -> bool {
+        state_read & !HELD == state(self.generation()) | ALLOCATED
+    }
+
     fn generation(self) -> u32 {
         (self.0 >> (INDEX_BITS + CLASS_BITS)) as u32 & ((1 << GENERATION_BITS) - 1)
     }
 
-    fn class(self) -> usize {
+    pub(crate) fn class(self) -> usize {
         (self.0 >> INDEX_BITS) as usize & (MAX_CLASSES - 1)
     }
 
-    fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         self.0 as usize & (MAX_SLOTS_PER_CLASS - 1)
     }
 }
@@ -143,6 +151,24 @@ pub enum SlabError {
     OutOfMemory(usize),
 }
 
+/// Where the slots of a class lie, for a device that reads and writes them by address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClassAddresses {
+    /// The address of the first slot; the others follow without a gap.
+    pub slots: usize,
+    /// Bytes of a slot.
+    pub slot_bytes: usize,
+    /// The number of slots.
+    pub count: usize,
+    /// The address of the first slot's state, a little-endian `u32`; see [`SlotId::is_current`].
+    pub states: usize,
+    /// True if the slots lie on huge pages.
+    pub is_huge: bool,
+}
+
+/// Bytes from the state of a slot to that of the next of its class.
+pub const STATE_STRIDE: usize = size_of::<SlabSlot>();
+
 /// The slots of one frontend, made by [`Slab::new`].
 pub struct Slab {
     /// The size classes, smallest slots first.
@@ -157,11 +183,11 @@ struct SizeClass {
     first: usize,
     count: usize,
     slot_bytes: usize,
-    memory: ClassMemory,
+    memory: SlotMemory,
 }
 
-/// A slot's state, on its own cache line: neighbours are claimed by other threads.
-#[repr(align(64))]
+/// A slot's state, first and on its own cache line: neighbours are claimed by other threads.
+#[repr(C, align(64))]
 struct SlabSlot {
     state: AtomicU32,
     bytes: Witness,
@@ -189,6 +215,19 @@ impl Slab {
     /// [`SlabError`] where the classes are not within the bounds, or too large for the machine.
     #[allow(clippy::new_ret_no_self, reason = "a slab is only ever held by its owner and its views")]
     pub fn new(classes: &[SlotClass], frontend: u16) -> Result<(SlabOwner, SlabView), SlabError> {
+        Slab::on_pages(classes, frontend, SlabPages::Plain)
+    }
+
+    /// Allocates the memory as [`Slab::new`] does, on pages of this kind.
+    ///
+    /// # Errors
+    ///
+    /// As [`Slab::new`].
+    pub fn on_pages(
+        classes: &[SlotClass],
+        frontend: u16,
+        pages: SlabPages,
+    ) -> Result<(SlabOwner, SlabView), SlabError> {
         if classes.is_empty() || classes.len() > MAX_CLASSES {
             return Err(SlabError::Classes(classes.len()));
         }
@@ -197,7 +236,7 @@ impl Slab {
         let mut first = 0;
         let mut made = Vec::with_capacity(given.len());
         for (number, class) in given {
-            let class = SizeClass::new(number, class, first)?;
+            let class = SizeClass::new(number, class, first, pages)?;
             first += class.count;
             made.push(class);
         }
@@ -237,7 +276,7 @@ fn generation_after(generation: u32) -> u32 {
 }
 
 impl SizeClass {
-    fn new(number: usize, class: SlotClass, first: usize) -> Result<SizeClass, SlabError> {
+    fn new(number: usize, class: SlotClass, first: usize, pages: SlabPages) -> Result<SizeClass, SlabError> {
         let SlotClass { slot_bytes, count } = class;
         if !(1..=MAX_SLOTS_PER_CLASS).contains(&count) {
             return Err(SlabError::Count { class: number, count });
@@ -245,7 +284,8 @@ impl SizeClass {
         let too_large = SlabError::SlotBytes { class: number, slot_bytes };
         let rounded = slot_bytes.checked_next_multiple_of(CACHE_LINE).filter(|&bytes| bytes > 0);
         let Some(slot_bytes) = rounded else { return Err(too_large) };
-        let memory = ClassMemory::zeroed(slot_bytes.checked_mul(count).ok_or(too_large)?)?;
+        let bytes = slot_bytes.checked_mul(count).ok_or(too_large)?;
+        let memory = SlotMemory::zeroed(bytes, pages).ok_or(SlabError::OutOfMemory(bytes))?;
         Ok(SizeClass { first, count, slot_bytes, memory })
     }
 }
@@ -292,6 +332,9 @@ impl SlabOwner {
         // Release: the last holder's accesses come before the next claim. Pairs with the Acquire in
         // `claim`.
         slot.state.store(free | ALLOCATED, Ordering::Release);
+        // Release: whoever reads what the next holder writes, and the state after it, finds the
+        // state of this allocation there, and not that of the one before.
+        fence(Ordering::Release);
         self.in_use += 1;
         self.bytes_in_use += class.slot_bytes;
         Some(SlotId::new(slab.frontend, free >> FLAG_BITS, number, index))
@@ -442,6 +485,24 @@ impl SlabView {
     pub fn capacity(&self) -> usize {
         self.slab.slots.len()
     }
+
+    /// Returns the number of the frontend that owns the slab.
+    pub fn frontend(&self) -> u16 {
+        self.slab.frontend
+    }
+
+    /// Returns where the slots of each class lie, smallest slots first: the class's number in a
+    /// [`SlotId`] is its place here. The addresses are good while a view of the slab is held.
+    pub fn addresses(&self) -> Vec<ClassAddresses> {
+        let of = |class: &SizeClass| ClassAddresses {
+            slots: class.memory.start.as_ptr().expose_provenance(),
+            slot_bytes: class.slot_bytes,
+            count: class.count,
+            states: (&raw const self.slab.slots[class.first]).expose_provenance(),
+            is_huge: class.memory.is_huge(),
+        };
+        self.slab.classes.iter().map(of).collect()
+    }
 }
 
 /// Exclusive access to all bytes of a slot, from [`SlabView::claim`]: they may be more than were
@@ -516,50 +577,6 @@ impl Drop for SlotClaim {
     fn drop(&mut self) {
         self.access.end();
         self.slab.slots[self.dense].release();
-    }
-}
-
-/// The bytes of a class's slots: zeroed by the system, starting on a cache line.
-struct ClassMemory {
-    start: NonNull<u8>,
-    /// The allocation, which starts at or a little before `start`.
-    memory: NonNull<u8>,
-    layout: Layout,
-}
-
-// SAFETY: the bytes are owned as a Box<[u8]> owns them, and only pointed to.
-unsafe impl Send for ClassMemory {}
-// SAFETY: a shared reference gives nothing but an address; access to the bytes is exclusive by
-// `SlotGuard` and `SlotClaim`.
-unsafe impl Sync for ClassMemory {}
-
-impl ClassMemory {
-    /// The alignment that the system's allocator gives by itself. If more is asked for, the
-    /// standard library zeroes in a loop, which touches every page; so the start is aligned here
-    /// instead.
-    const NATURAL_ALIGN: usize = 16;
-
-    fn zeroed(bytes: usize) -> Result<ClassMemory, SlabError> {
-        let layout = bytes
-            .checked_add(CACHE_LINE - ClassMemory::NATURAL_ALIGN)
-            .and_then(|padded| Layout::from_size_align(padded, ClassMemory::NATURAL_ALIGN).ok())
-            .ok_or(SlabError::OutOfMemory(bytes))?;
-        // SAFETY: the layout's size is not zero.
-        let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(SlabError::OutOfMemory(bytes))?;
-        let misaligned = memory.as_ptr().addr() % CACHE_LINE;
-        let padding = if misaligned == 0 { 0 } else { CACHE_LINE - misaligned };
-        // SAFETY: memory is aligned to NATURAL_ALIGN, so the padding is at most what was added to
-        // the size.
-        let start = unsafe { memory.add(padding) };
-        Ok(ClassMemory { start, memory, layout })
-    }
-}
-
-impl Drop for ClassMemory {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed` with this very layout; no guard outlives its view, and a
-        // claim owns a share of the slab.
-        unsafe { dealloc(self.memory.as_ptr(), self.layout) };
     }
 }
 
@@ -685,6 +702,27 @@ mod tests {
         assert_eq!(owner.index(old), owner.index(new));
         assert!(view.claim(old).is_none() && !owner.free(old));
         assert!(view.claim(new).is_some());
+    }
+
+    #[test]
+    fn the_state_at_its_address_is_that_of_the_id_until_the_slot_is_freed() {
+        let (mut owner, view) = slab(&[(64, 2), (128, 3)]);
+        let id = [owner.alloc(100), owner.alloc(100)][1].unwrap();
+        let [_, class] = view.addresses()[..] else { panic!("two classes") };
+        let slot = class.slots + id.index() * class.slot_bytes;
+        assert_eq!(view.claim(id).unwrap().as_ptr().addr(), slot);
+        let at = class.states + id.index() * STATE_STRIDE;
+        // SAFETY: the address of a slot's state, which lives as long as `view`.
+        let state = unsafe { &*std::ptr::with_exposed_provenance::<AtomicU32>(at) };
+        let is_current = || id.is_current(state.load(Ordering::Relaxed));
+        assert!(is_current());
+        let guard = view.claim(id).unwrap();
+        assert!(is_current(), "also while it is held");
+        drop(guard);
+        owner.free(id);
+        assert!(!is_current());
+        assert_eq!(owner.alloc(100).map(SlotId::index), Some(id.index()));
+        assert!(!is_current());
     }
 
     #[test]
@@ -956,6 +994,28 @@ mod loom_tests {
                 assert_eq!(owner.alloc(1), None);
             }
             holder.join().unwrap();
+            next.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn bytes_that_were_read_without_a_claim_are_of_the_id_that_is_current_afterwards() {
+        loom::model(|| {
+            let (mut owner, view) = one_slot();
+            let id = owner.alloc(1).unwrap();
+            // What a device reads: Relaxed, since it takes part in no synchronisation.
+            let bytes = loom::sync::Arc::new(AtomicU32::new(1));
+            let written = bytes.clone();
+            let next = thread::spawn(move || {
+                assert!(owner.free(id));
+                owner.alloc(1).unwrap();
+                written.store(2, Ordering::Relaxed);
+            });
+            let read = bytes.load(Ordering::Relaxed);
+            // Acquire: the device reads the state after the bytes.
+            fence(Ordering::Acquire);
+            let state_read = view.slab.slots[0].state.load(Ordering::Relaxed);
+            assert!(read == 1 || !id.is_current(state_read));
             next.join().unwrap();
         });
     }

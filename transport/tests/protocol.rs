@@ -8,9 +8,10 @@ use std::mem::offset_of;
 use std::path::Path;
 use symphony_transport::message::{BatchEntry, Completion, Ending, Request, Response};
 use symphony_transport::wire::{
-    Accepted, Alive, BackendCompletion, CloseCode, Closing, CreditGrant, FrameHeader, FrameKind, GpuPresence,
-    GrantedBatch, Hello, HostRole, MAX_PAYLOAD_BYTES, OfferedModel, Presence, ReadOutcome, TensorData,
-    TensorRead, TensorWrite, TimeAnswer, TimeProbe, VERSION, decode,
+    Accepted, Alive, BackendCompletion, CloseCode, Closing, CreditGrant, ExportedClass, FrameHeader,
+    FrameKind, GpuPresence, GrantedBatch, Hello, HostRole, LandedAnswer, MAX_PAYLOAD_BYTES, OfferedModel,
+    Presence, RdmaOffer, ReadOutcome, TensorData, TensorRead, TensorWrite, TimeAnswer, TimeProbe, VERSION,
+    decode,
 };
 
 /// A record's heading, and its fields as the first three cells of their rows.
@@ -63,6 +64,11 @@ fn layouts() -> Vec<Layout> {
         layout!("TensorRead", TensorRead: read, slot, offset, bytes),
         layout!("TensorData", TensorData: read, outcome, bytes),
         layout!("TensorWrite", TensorWrite: slot, offset, bytes),
+        layout!("RdmaOffer", RdmaOffer: gid, landing, landing_bytes, landing_key, queue_pair, packet, lid, mtu,
+            reads, reserved),
+        layout!("ExportedClass", ExportedClass: slots, states, slot_bytes, count, frontend, number, slots_key,
+            states_key),
+        layout!("LandedAnswer", LandedAnswer: response, at, bytes, offset, given_back, reserved),
     ]
 }
 

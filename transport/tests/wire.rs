@@ -5,9 +5,9 @@ use bytemuck::Pod;
 use proptest::prelude::*;
 use symphony_transport::message::{BatchEntry, BatchHeader, Class, Completion, Request, Response};
 use symphony_transport::wire::{
-    Accepted, Alive, BackendCompletion, CloseCode, Closing, EncodeFault, FrameKind, GpuPresence,
-    GrantedBatch, HEADER_BYTES, Hello, MAX_PAYLOAD_BYTES, OfferedModel, Payload, TensorData, TensorWrite,
-    Text, TimeProbe, decode,
+    Accepted, Alive, BackendCompletion, CloseCode, Closing, EncodeFault, ExportedClass, FrameKind,
+    GpuPresence, GrantedBatch, HEADER_BYTES, Hello, MAX_PAYLOAD_BYTES, OfferedModel, Payload, RdmaOffer,
+    TensorData, TensorWrite, Text, TimeProbe, decode,
 };
 use symphony_transport::{Nanos, slab::SlotId};
 
@@ -116,6 +116,13 @@ fn any_frame() -> impl Strategy<Value = Vec<u8>> {
         (pod::<TensorWrite>(), bytes()).prop_map(move |(drawn, bytes)| {
             frame(Payload::TensorWrite(TensorWrite { bytes: sized(&bytes), ..drawn }, &bytes))
         }),
+        (pod::<RdmaOffer>(), 0..5u32, many(pod::<ExportedClass>())).prop_map(|(drawn, mtu, classes)| {
+            let RdmaOffer { queue_pair, packet, lid, reads, .. } = drawn;
+            let (queue_pair, packet, lid) = (queue_pair >> 8, packet >> 8, lid >> 16);
+            let (mtu, reads) = (256 << mtu, reads % 255 + 1);
+            let head = RdmaOffer { queue_pair, packet, lid, mtu, reads, reserved: 0, ..drawn };
+            frame(Payload::Rdma(head, (&classes[..]).into()))
+        }),
     ]
 }
 
@@ -207,7 +214,7 @@ fn a_refusal_says_what_is_wrong_and_what_would_be_right() {
         with(4, 2),
         "the peer speaks version 2 of the protocol, this host version 1: run the same release on both"
     );
-    assert_eq!(with(6, 16), "a frame of kind 16: there are 1 to 15");
+    assert_eq!(with(6, 17), "a frame of kind 17: there are 1 to 16");
     assert_eq!(with(8, 15), "Alive: 15 bytes of payload, where there should be 16");
     assert_eq!(with(11, 1), "Alive: 16777232 bytes of payload, the most are 1048576");
     assert_eq!(with(12, 9), "Alive, record 0: reserved is 9, where it should be 0");
@@ -269,5 +276,5 @@ fn every_kind_has_a_code_and_a_code_its_kind() {
     for (code, kind) in (1..).zip(FrameKind::ALL) {
         assert_eq!((kind as u16, FrameKind::from_code(code)), (code, Some(kind)));
     }
-    assert_eq!((FrameKind::from_code(0), FrameKind::from_code(16)), (None, None));
+    assert_eq!((FrameKind::from_code(0), FrameKind::from_code(17)), (None, None));
 }

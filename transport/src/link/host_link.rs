@@ -179,7 +179,12 @@ impl HostLink {
 
     /// Ends the connection since this host stops.
     pub fn leave(&mut self, now: Nanos, sentence: &str) -> Parting {
-        self.part(now, Some(CloseCode::Leaving), sentence.to_owned())
+        self.close(now, CloseCode::Leaving, sentence)
+    }
+
+    /// Ends the connection for a reason that the link does not see.
+    pub fn close(&mut self, now: Nanos, code: CloseCode, sentence: &str) -> Parting {
+        self.part(now, Some(code), sentence.to_owned())
     }
 
     /// Reads the frame that `bytes` begin with, and returns its length, and its payload if it is a

@@ -23,7 +23,7 @@ pub(super) struct WrongField {
 }
 
 /// `Ok` where `holds`.
-fn demand(
+pub(super) fn demand(
     holds: bool,
     field: &'static str,
     value: impl Into<u64>,
@@ -80,7 +80,7 @@ impl CheckedRecord for Accepted {
 
 impl CheckedRecord for Closing {
     fn check(&self) -> Result<(), WrongField> {
-        demand(CloseCode::from_code(self.code).is_some(), "code", self.code, "1 to 5")?;
+        demand(CloseCode::from_code(self.code).is_some(), "code", self.code, "1 to 6")?;
         demand(self.reserved == 0, "reserved", self.reserved, "0")?;
         demand_text("sentence", &self.sentence)
     }

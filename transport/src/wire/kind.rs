@@ -42,11 +42,13 @@ pub enum FrameKind {
     TensorData = 14,
     /// Bytes for a slot.
     TensorWrite = 15,
+    /// An end of an RDMA connection.
+    Rdma = 16,
 }
 
 impl FrameKind {
     /// Every kind, in the order of the codes.
-    pub const ALL: [FrameKind; 15] = {
+    pub const ALL: [FrameKind; 16] = {
         use FrameKind::*;
         [
             Hello,
@@ -64,6 +66,7 @@ impl FrameKind {
             TensorRead,
             TensorData,
             TensorWrite,
+            Rdma,
         ]
     };
 

@@ -25,6 +25,7 @@ mod fault;
 mod header;
 mod kind;
 mod payload;
+mod rdma_records;
 mod records;
 mod text;
 
@@ -32,6 +33,7 @@ pub use fault::{EncodeFault, LengthRule, WireFault};
 pub use header::{FrameHeader, HEADER_BYTES};
 pub use kind::{FrameKind, MAX_PAYLOAD_BYTES, VERSION};
 pub use payload::{Payload, decode};
+pub use rdma_records::{ExportedClass, LandedAnswer, RdmaOffer};
 pub use records::{
     Accepted, Alive, BackendCompletion, CloseCode, Closing, CreditGrant, GpuPresence, GrantedBatch, Hello,
     HostRole, OfferedModel, Presence, ReadOutcome, RecordList, TensorData, TensorRead, TensorWrite,

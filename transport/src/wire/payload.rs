@@ -5,6 +5,7 @@ use super::checks::{CheckedRecord, WrongField, check_rows};
 use super::fault::{EncodeFault, LengthRule, WireFault};
 use super::header::{FrameHeader, HEADER_BYTES};
 use super::kind::{FrameKind, MAX_PAYLOAD_BYTES};
+use super::rdma_records::{ExportedClass, RdmaOffer};
 use super::records::{
     Accepted, Alive, BackendCompletion, Closing, CreditGrant, GpuPresence, GrantedBatch, Hello, OfferedModel,
     RecordList, TensorData, TensorRead, TensorWrite, TimeAnswer, TimeProbe,
@@ -45,6 +46,8 @@ pub enum Payload<'a> {
     TensorData(TensorData, &'a [u8]),
     /// Bytes to write.
     TensorWrite(TensorWrite, &'a [u8]),
+    /// An end of an RDMA connection, and the slots that can be read over it.
+    Rdma(RdmaOffer, RecordList<'a, ExportedClass>),
 }
 
 impl<'a> Payload<'a> {
@@ -66,6 +69,7 @@ impl<'a> Payload<'a> {
             Payload::TensorRead(_) => FrameKind::TensorRead,
             Payload::TensorData(..) => FrameKind::TensorData,
             Payload::TensorWrite(..) => FrameKind::TensorWrite,
+            Payload::Rdma(..) => FrameKind::Rdma,
         }
     }
 
@@ -87,6 +91,7 @@ impl<'a> Payload<'a> {
             Payload::TensorRead(head) => (bytes_of(head), &[]),
             Payload::TensorData(head, bytes) => (bytes_of(head), bytes),
             Payload::TensorWrite(head, bytes) => (bytes_of(head), bytes),
+            Payload::Rdma(head, classes) => (bytes_of(head), classes.as_bytes()),
         }
     }
 
@@ -175,6 +180,10 @@ impl<'a> PayloadBytes<'a> {
                 let (head, bytes): (TensorWrite, _) = self.head(1, 0)?;
                 self.check_count(head.bytes, bytes)?;
                 Payload::TensorWrite(head, bytes)
+            }
+            FrameKind::Rdma => {
+                let (head, classes) = self.head_and_records(0)?;
+                Payload::Rdma(head, classes)
             }
         })
     }

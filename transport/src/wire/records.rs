@@ -128,13 +128,17 @@ pub enum CloseCode {
     Silent = 4,
     /// A later incarnation of the peer has connected.
     Superseded = 5,
+    /// The RDMA connection beside this one has failed.
+    RdmaFailed = 6,
 }
 
 impl CloseCode {
     /// Returns the reason with this code, `None` where there is none.
     pub fn from_code(code: u32) -> Option<CloseCode> {
         use CloseCode::*;
-        [Leaving, Mismatch, Protocol, Silent, Superseded].into_iter().find(|&known| known as u32 == code)
+        [Leaving, Mismatch, Protocol, Silent, Superseded, RdmaFailed]
+            .into_iter()
+            .find(|&known| known as u32 == code)
     }
 }
 
