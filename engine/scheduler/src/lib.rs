@@ -41,12 +41,13 @@
 //!
 //! Modules look down only: `sim` → `policy` → `model` → `rank` → `deferral`, `drop_rule` →
 //! `rule_setting`, `workload` → `run_time`, `query` → `profile` → `limits`. `rolling_profile`,
-//! above `profile`, is used by drivers only.
+//! above `profile`, and `actions`, which uses none, are used by drivers only.
 #![cfg_attr(not(test), no_std)]
 
 #[macro_use]
 extern crate alloc;
 
+pub mod actions;
 pub mod deferral;
 pub mod drop_rule;
 pub mod limits;

@@ -164,6 +164,17 @@ impl FakeDevice {
         made(&mut state)
     }
 
+    /// Makes a call about memory. What a kernel uses at the moment is waited for; the device's
+    /// streams can be asked meanwhile.
+    fn memory_call<T>(
+        &self,
+        call: &'static str,
+        made: impl FnOnce(&mut Memory) -> Result<T, String>,
+    ) -> DriverResult<T> {
+        self.call(call, |_| Ok(()))?;
+        made(&mut lock(&self.shared.memory)).map_err(|what| refused(call, &what))
+    }
+
     /// Puts work into a stream, or into what is captured of it.
     fn put(
         &self,
@@ -304,21 +315,15 @@ impl Device for FakeDevice {
     }
 
     fn map(&self, at: DevicePointer, page: Page, bytes: usize) -> DriverResult<()> {
-        self.call("map", |_| {
-            lock(&self.shared.memory).map(at.0, page.0, bytes).map_err(|what| refused("map", &what))
-        })
+        self.memory_call("map", |memory| memory.map(at.0, page.0, bytes))
     }
 
     fn allow(&self, at: DevicePointer, bytes: usize) -> DriverResult<()> {
-        self.call("allow", |_| {
-            lock(&self.shared.memory).allow(at.0, bytes).map_err(|what| refused("allow", &what))
-        })
+        self.memory_call("allow", |memory| memory.allow(at.0, bytes))
     }
 
     fn unmap(&self, at: DevicePointer, bytes: usize) -> DriverResult<()> {
-        self.call("unmap", |_| {
-            lock(&self.shared.memory).unmap(at.0, bytes).map_err(|what| refused("unmap", &what))
-        })
+        self.memory_call("unmap", |memory| memory.unmap(at.0, bytes))
     }
 
     fn allocate_pinned(&self, bytes: usize) -> DriverResult<Pinned> {
@@ -326,15 +331,12 @@ impl Device for FakeDevice {
     }
 
     fn write_pinned(&self, to: Pinned, offset: usize, bytes: &[u8]) -> DriverResult<()> {
-        self.call("write_pinned", |_| Ok(()))?;
-        let mut memory = lock(&self.shared.memory);
-        memory.write_pinned(to.0, offset, bytes).map_err(|what| refused("write_pinned", &what))
+        self.memory_call("write_pinned", |memory| memory.write_pinned(to.0, offset, bytes))
     }
 
     fn read_pinned(&self, from: Pinned, offset: usize, bytes: &mut [u8]) -> DriverResult<()> {
-        self.call("read_pinned", |_| Ok(()))?;
-        let read = lock(&self.shared.memory).read_pinned(from.0, offset..offset + bytes.len());
-        bytes.copy_from_slice(&read.map_err(|what| refused("read_pinned", &what))?);
+        let range = offset..offset + bytes.len();
+        bytes.copy_from_slice(&self.memory_call("read_pinned", |memory| memory.read_pinned(from.0, range))?);
         Ok(())
     }
 

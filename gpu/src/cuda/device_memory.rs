@@ -11,11 +11,20 @@ use super::owned::{OpenDevice, Owned};
 use super::pages::PagePool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The size of a page, bytes: Clockwork, section 5.2.
+/// The size of a page where none is asked for, bytes: Clockwork, section 5.2.
 pub(super) const PAGE_BYTES: usize = 16 << 20;
 
 /// The inverse of the part of the memory that stays the driver's: for kernels and graphs.
 const KEPT_BACK: u64 = 16;
+
+/// How much of a device's memory is taken, and in what pieces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PageOptions {
+    /// The size of a page, bytes; 16 MiB if none is given, or the next size that the device has.
+    pub page_bytes: Option<usize>,
+    /// The bytes that are taken; all but a sixteenth of what is free if none are given.
+    pub memory: Option<u64>,
+}
 
 /// The memory of a device. See the module's description.
 pub(super) struct DeviceMemory {
@@ -46,8 +55,9 @@ pub struct PageCounts {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum PageError {
     #[error(
-        "the GPU's memory does not suffice: {needed} pages of {:.1} MB are needed and {} of {} are free",
-        .counts.page_bytes as f64 / 1e6, .counts.free, .counts.total
+        "the GPU's memory does not suffice: {} of {:.1} MB {} needed and {} of {} {} free",
+        counted(*.needed), mega(.counts.page_bytes as u64), are(*.needed),
+        .counts.free, .counts.total, are(.counts.free)
     )]
     Lacking { needed: u32, counts: PageCounts },
     #[error("the GPU can't map pages, so that what is there can't grow or go: {0}")]
@@ -56,16 +66,46 @@ pub(super) enum PageError {
     Driver(#[from] DriverError),
 }
 
+/// Returns the size of pages, where a device's are multiples of `granularity`.
+fn page_size(options: PageOptions, granularity: usize) -> DriverResult<usize> {
+    let Some(asked) = options.page_bytes else { return Ok(PAGE_BYTES.next_multiple_of(granularity)) };
+    if asked == 0 || !asked.is_multiple_of(granularity) {
+        let (asked, of) = (mega(asked as u64), mega(granularity as u64));
+        let wrong =
+            format!("pages of {asked:.1} MB are asked for, and its pages are multiples of {of:.1} MB");
+        return Err(DriverError::Memory { wrong });
+    }
+    Ok(asked)
+}
+
+fn mega(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}
+
+/// Returns `1 page` or `2 pages`.
+fn counted(pages: u32) -> String {
+    format!("{pages} page{}", if pages == 1 { "" } else { "s" })
+}
+
+fn are(count: u32) -> &'static str {
+    if count == 1 { "is" } else { "are" }
+}
+
 impl DeviceMemory {
     /// Takes a device's memory.
     ///
-    /// Errors: the driver's; nothing is left then.
-    pub(super) fn take(open: &Arc<OpenDevice>) -> DriverResult<Arc<DeviceMemory>> {
+    /// Errors: the driver's, or the options are not for this device; nothing is left then.
+    pub(super) fn take(open: &Arc<OpenDevice>, options: PageOptions) -> DriverResult<Arc<DeviceMemory>> {
         let calls = open.calls();
         let free = calls.free_memory()?;
-        let usable = free - free / KEPT_BACK;
         let granularity = calls.page_granularity()?;
-        let page_bytes = granularity.map_or(PAGE_BYTES, |of| PAGE_BYTES.next_multiple_of(of));
+        let page_bytes = page_size(options, granularity.unwrap_or(1))?;
+        let usable = options.memory.unwrap_or(free - free / KEPT_BACK);
+        if usable > free {
+            let wrong =
+                format!("memory of {:.1} MB is asked for and {:.1} MB are free", mega(usable), mega(free));
+            return Err(DriverError::Memory { wrong });
+        }
         let total = (usable / page_bytes as u64) as u32;
         let pages = match granularity {
             Some(_) => {

@@ -51,6 +51,12 @@ pub enum DriverError {
         /// Why, with the compiler's output.
         reason: String,
     },
+    /// The memory can't be taken as it was asked for.
+    #[error("the GPU's memory can't be taken as asked for: {wrong}")]
+    Memory {
+        /// What was asked for, and what there is.
+        wrong: String,
+    },
     /// The memory does not suffice.
     #[error("the GPU's memory does not suffice: {0}")]
     OutOfMemory(FailedCall),

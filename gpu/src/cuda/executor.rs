@@ -203,7 +203,11 @@ impl Executor for CudaExecutor {
     }
 
     fn has_model(&self, slot: usize) -> bool {
-        self.device.open.lost().is_none() && self.model(slot).is_some_and(|of| of.weights().is_there())
+        self.device.open.lost().is_none() && self.model(slot).is_some()
+    }
+
+    fn is_loaded(&self, slot: usize) -> bool {
+        self.model(slot).is_some_and(|of| of.weights().is_there())
     }
 
     fn has_room(&self, gpu: u32) -> bool {

@@ -5,7 +5,7 @@ use super::driver::{Device, DevicePointer, Event, Graph, Pinned, Stream};
 use super::error::DriverResult;
 use super::kernels::LoadedKernels;
 use super::launch::{TensorPlaces, kernel_launches};
-use super::open::CudaDevice;
+use super::open::{CudaDevice, LOAD_PATIENCE};
 use super::owned::Owned;
 use crate::plan::{BatchPlan, Operand, PLAN_ALIGNMENT, Plan, PlanPort, PlanRegion};
 use crate::signature::Signature;
@@ -202,7 +202,7 @@ impl Lane {
 
     /// Waits until the outputs are on the host.
     pub(super) fn wait(&self) -> Result<(), String> {
-        self.device.wait_for(self.departure.ended.get())
+        self.device.wait_for(self.departure.ended.get(), LOAD_PATIENCE)
     }
 
     /// Returns the times of the rows that have left.

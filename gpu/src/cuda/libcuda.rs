@@ -135,7 +135,13 @@ impl Driver for Libcuda {
         let facts = facts_of(device)?;
         // SAFETY: writes one address. It is given back once, by `drop`.
         checked("open a device", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) })?;
-        Ok(Arc::new(LibcudaDevice { device, context, facts, objects: Mutex::default() }))
+        Ok(Arc::new(LibcudaDevice {
+            device,
+            context,
+            facts,
+            objects: Mutex::default(),
+            mapping: Mutex::default(),
+        }))
     }
 }
 
@@ -208,6 +214,9 @@ struct LibcudaDevice {
     context: sys::CUcontext,
     facts: DeviceFacts,
     objects: Mutex<Objects>,
+    /// Held while pages are mapped and unmapped, which takes long, and while one is given back. The
+    /// table is free meanwhile: batches are launched beside a LOAD.
+    mapping: Mutex<()>,
 }
 
 // SAFETY: the context is made current on the calling thread before each call, and the driver's
@@ -234,6 +243,18 @@ impl LibcudaDevice {
         // SAFETY: the context was retained and is given back by `drop` alone.
         checked("enter a device", unsafe { sys::cuCtxSetCurrent(self.context) })?;
         checked(call, made(&mut objects)?)
+    }
+
+    /// Makes a call that maps or unmaps pages, beside calls of other kinds.
+    fn map_call(
+        &self,
+        call: &'static str,
+        made: impl FnOnce() -> DriverResult<sys::CUresult>,
+    ) -> DriverResult<()> {
+        let _alone = self.mapping.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the context was retained and is given back by `drop` alone.
+        checked("enter a device", unsafe { sys::cuCtxSetCurrent(self.context) })?;
+        checked(call, made()?)
     }
 
     fn objects(&self) -> MutexGuard<'_, Objects> {
@@ -367,12 +388,13 @@ impl Device for LibcudaDevice {
     }
 
     fn map(&self, at: DevicePointer, page: Page, bytes: usize) -> DriverResult<()> {
-        self.call("map a page", |objects| {
-            let page = objects.find(page.0, |object| match object {
+        self.map_call("map a page", || {
+            let page = self.objects().find(page.0, |object| match object {
                 Object::Page(page) => Some(page),
                 _ => None,
             })?;
-            // SAFETY: the page is there. Wrong addresses of the device are an error of the driver.
+            // SAFETY: the page is there, and is not given back while the lock of mappings is held.
+            // Wrong addresses of the device are an error of the driver.
             Ok(unsafe { sys::cuMemMap(at.0, bytes, 0, page, 0) })
         })
     }
@@ -383,12 +405,12 @@ impl Device for LibcudaDevice {
             flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
         // SAFETY: reads one description, which outlives the call; as in `map`.
-        self.call("give access to pages", |_| Ok(unsafe { sys::cuMemSetAccess(at.0, bytes, &access, 1) }))
+        self.map_call("give access to pages", || Ok(unsafe { sys::cuMemSetAccess(at.0, bytes, &access, 1) }))
     }
 
     fn unmap(&self, at: DevicePointer, bytes: usize) -> DriverResult<()> {
         // SAFETY: as in `map`; the host reads none of it.
-        self.call("unmap pages", |_| Ok(unsafe { sys::cuMemUnmap(at.0, bytes) }))
+        self.map_call("unmap pages", || Ok(unsafe { sys::cuMemUnmap(at.0, bytes) }))
     }
 
     fn allocate_pinned(&self, bytes: usize) -> DriverResult<Pinned> {
@@ -626,6 +648,8 @@ impl Device for LibcudaDevice {
     }
 
     fn release(&self, resource: DeviceObject) {
+        let _no_mapping = matches!(resource, DeviceObject::Page(_) | DeviceObject::ReservedAddresses(_))
+            .then(|| self.mapping.lock().unwrap_or_else(PoisonError::into_inner));
         // An object that the driver does not take back stays its own.
         let _ = self.call("give an object back", |objects| {
             let number = match resource {

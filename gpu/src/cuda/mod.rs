@@ -42,7 +42,7 @@ mod timing;
 mod weights;
 
 pub use compiler::{KernelTarget, compile_kernels};
-pub use device_memory::PageCounts;
+pub use device_memory::{PageCounts, PageOptions};
 pub use error::{DriverError, DriverResult, FailedCall};
 pub use executor::CudaExecutor;
 pub use lane::DeviceTimes;
@@ -53,4 +53,4 @@ pub use owned::{OpenDevice, Owned};
 pub use prebuilt::prebuilt_kernels;
 pub use source::kernel_source;
 pub use timing::BatchTimes;
-pub use weights::{DeviceWeights, WeightsLoad};
+pub use weights::{DeviceWeights, WeightsLoad, WeightsState};

@@ -1,6 +1,6 @@
 //! The devices that are open: each with its streams and its kernels, which all of its models share.
 
-use super::device_memory::{DeviceMemory, PageCounts, PageError};
+use super::device_memory::{DeviceMemory, PageCounts, PageError, PageOptions};
 use super::driver::{Driver, Event, Stream};
 use super::error::{DriverError, DriverResult};
 use super::kernels::{CompiledKernels, LoadedKernels};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const LOOK_EVERY: Duration = Duration::from_micros(20);
 
 /// The time after which a device that a load waits for counts as lost.
-const LOAD_PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const LOAD_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The least compute capability, before the point: that of cards whose tensor cores the kernels
 /// use.
@@ -41,12 +41,12 @@ pub struct CudaDevice {
 }
 
 impl CudaDevice {
-    /// Opens a device of a driver, makes its streams and takes its memory. Kernels are loaded with
-    /// the first model that needs them.
+    /// Opens a device of a driver, makes its streams and takes its memory as `pages` says. Kernels
+    /// are loaded with the first model that needs them.
     ///
     /// # Errors
-    /// The driver's; nothing is left on the device then.
-    pub fn open(driver: &dyn Driver, ordinal: u32) -> DriverResult<CudaDevice> {
+    /// The driver's, or `pages` is not for this device; nothing is left on it then.
+    pub fn open(driver: &dyn Driver, ordinal: u32, pages: PageOptions) -> DriverResult<CudaDevice> {
         let open = OpenDevice::new(driver.open(ordinal)?);
         let device = open.calls();
         let [major, minor] = device.facts().capability;
@@ -56,7 +56,7 @@ impl CudaDevice {
         }
         let stream = || Ok(Owned::new(&open, device.create_stream()?));
         let (execution, arrival, departure) = (stream()?, stream()?, stream()?);
-        let memory = DeviceMemory::take(&open)?;
+        let memory = DeviceMemory::take(&open, pages)?;
         let (room, host_run) = (SharedRoom::new(&open, &memory)?, Mutex::default());
         let kernels = CompiledKernels::default();
         Ok(CudaDevice {
@@ -123,12 +123,16 @@ impl CudaDevice {
 
     /// Waits for an event, asleep: for loads and measurements, on threads that may wait.
     ///
-    /// Errors: the driver's, or the device does not answer; it is given up then.
-    pub(super) fn wait_for(&self, event: Event) -> Result<(), String> {
+    /// Errors: the driver's, or the device is given up, which it is here if it has not answered
+    /// after `patience`.
+    pub(super) fn wait_for(&self, event: Event, patience: Duration) -> Result<(), String> {
         let began = Instant::now();
         while !self.open.calls().is_over(event).map_err(|error| self.open.note(error).to_string())? {
-            if began.elapsed() > LOAD_PATIENCE {
-                let reason = format!("it has not answered for {} s", LOAD_PATIENCE.as_secs());
+            if let Some(reason) = self.open.lost() {
+                return Err(reason.to_owned());
+            }
+            if began.elapsed() > patience {
+                let reason = format!("it has not answered for {:.1} s", patience.as_secs_f64());
                 self.open.give_up(reason.clone());
                 return Err(reason);
             }
@@ -141,6 +145,8 @@ impl CudaDevice {
 /// The driver and its open devices. A device is opened once, and by whoever needs it first.
 pub struct CudaDevices {
     driver: Mutex<Option<Arc<dyn Driver>>>,
+    /// How the memory of each device is taken, from the first on.
+    pages: Vec<PageOptions>,
     open: Mutex<BTreeMap<u32, Arc<CudaDevice>>>,
 }
 
@@ -148,7 +154,12 @@ impl CudaDevices {
     /// Makes the devices of a driver; of NVIDIA's, opened when it is first needed, if none is
     /// given.
     pub fn new(driver: Option<Arc<dyn Driver>>) -> CudaDevices {
-        CudaDevices { driver: Mutex::new(driver), open: Mutex::default() }
+        CudaDevices { driver: Mutex::new(driver), pages: Vec::new(), open: Mutex::default() }
+    }
+
+    /// Has the memory of each device be taken as these say, from the first on.
+    pub fn with_pages(self, pages: Vec<PageOptions>) -> CudaDevices {
+        CudaDevices { pages, ..self }
     }
 
     /// Returns a device, which is opened if it is not yet.
@@ -160,7 +171,8 @@ impl CudaDevices {
         if let Some(device) = open.get(&ordinal) {
             return Ok(Arc::clone(device));
         }
-        let device = Arc::new(CudaDevice::open(&*self.driver()?, ordinal)?);
+        let pages = self.pages.get(ordinal as usize).copied().unwrap_or_default();
+        let device = Arc::new(CudaDevice::open(&*self.driver()?, ordinal, pages)?);
         open.insert(ordinal, Arc::clone(&device));
         Ok(device)
     }
