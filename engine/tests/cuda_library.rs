@@ -98,7 +98,67 @@ fn a_driver_with_too_few_gpus_or_too_little_memory_is_a_diagnostic() {
     let small = [("SYMPHONY_FAKE_GPUS", "2"), ("SYMPHONY_FAKE_GPU_MEMORY", "1000")];
     let (output, said) = check(&gpus, &config, &small);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("1 pages of 16.8 MB are needed and 0 of 0 are free"), "{said}");
+    assert!(said.contains("1 page of 16.8 MB is needed and 0 of 0 are free"), "{said}");
+}
+
+/// Runs `symphony ctl` against a server; returns its exit code, what it printed and its error.
+fn ctl(server: &ServerProcess, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_symphony"));
+    let output = command.arg("ctl").args(arguments).args(["--server", &server.urls()[0]]).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn ctl_lists_loads_and_unloads_models_of_a_server_without_a_repository() {
+    let (gpus, config) = (FakeGpus::new(), config(1));
+    let file = config.path().join("symphony.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("count = 1\n", "count = 1\npage_mb = 2\nmemory_mb = 64\n")).unwrap();
+    let server = serve(&gpus, &config, (1, ""), &config.path().join("log"));
+    let (code, list, said) = ctl(&server, &[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(list.starts_with("GPU 0: fake GPU 0: 32 pages of 2.1 MB, "), "{list}");
+    assert!(list.contains("  model  version 1     1 page   loaded\n"), "{list}");
+    let (code, done, said) = ctl(&server, &["unload", "model"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(done.starts_with("unloaded model, version 1, GPU 0: 1 page in "), "{done}");
+    assert!(ctl(&server, &["list"]).1.contains("unloaded\n"));
+    assert_eq!(ask(&server, &[0.0; 4]).0, 503);
+    let ready = |path| request(server.address(), ("GET", path), "", "").unwrap().0;
+    assert_eq!((ready("/v2/models/model/ready"), ready("/v2/health/ready")), (400, 200));
+    let (_, _, metrics) = request(server.address(), ("GET", "/metrics"), "", "").unwrap();
+    for line in [
+        "symphony_gpu_pages{gpu=\"0\"} 32",
+        "symphony_model_pages{model=\"model\",version=\"1\",gpu=\"0\"} 0",
+        "symphony_model_loaded{model=\"model\",version=\"1\",gpu=\"0\"} 0",
+    ] {
+        assert!(metrics.contains(line), "no {line} in\n{metrics}");
+    }
+    for (arguments, expected) in [
+        (&["unload", "model"][..], "model \"model\" is unloaded on GPU 0 already"),
+        (&["load", "other"], "no model \"other\" is served; there are \"model\""),
+        (&["load", "model", "--gpu", "3"], "there is no GPU 3 of kind \"cuda\" here; there are 0"),
+    ] {
+        let (code, _, said) = ctl(&server, arguments);
+        assert_eq!((code, said.trim_end()), (Some(1), expected));
+    }
+    let (code, done, said) = ctl(&server, &["load", "model", "--gpu", "0", "--within", "5"]);
+    assert!(code == Some(0) && done.contains("were predicted"), "{done}{said}");
+    assert_eq!(ask(&server, &[0.0; 4]).0, 200);
+}
+
+#[test]
+fn pages_that_the_driver_does_not_have_are_a_diagnostic() {
+    let (gpus, config) = (FakeGpus::new(), config(1));
+    let file = config.path().join("symphony.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("count = 1\n", "count = 1\nmemory_mb = 100000\n")).unwrap();
+    let (output, said) = check(&gpus, &config, &[("SYMPHONY_FAKE_GPUS", "1")]);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    let expected = "GPU 0 can't be used (the GPU's memory can't be taken as asked for: memory of 104857.6 MB is asked \
+                    for and 8589.9 MB are free); change `page_mb` or `memory_mb`";
+    assert!(said.contains(expected), "{said}");
 }
 
 #[test]

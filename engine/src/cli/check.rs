@@ -9,7 +9,7 @@ use crate::config::{
 };
 use crate::runtime::frontend::{ModelInfo, QueryModels, SlotState};
 use crate::runtime::{
-    GPU_RIGHT, Libraries, default_elements, load_file, load_group_files, no_progress, warm_up,
+    Libraries, default_elements, gpu_right, load_file, load_group_files, no_progress, warm_up,
 };
 use clap::Args;
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ pub(super) fn check(arguments: CheckArguments) -> Result<(), CommandFailure> {
     diagnostics.extend(load_tls(&config.access).err().map_or_else(Vec::new, |Diagnostics(wrong)| wrong));
     diagnostics.extend(config.access.load_tokens().err().map_or_else(Vec::new, |Diagnostics(wrong)| wrong));
     let library = check_library(&config);
-    let libraries = Libraries::new(config.onnxruntime.clone());
+    let libraries = Libraries::of(&config, None);
     let gpus = check_gpus(&config, &libraries);
     let runs = |model: &&ModelConfig| match model.source.kind() {
         ExecutorKind::OnnxRuntime => library.is_none(),
@@ -183,7 +183,7 @@ fn check_gpus(config: &Config, libraries: &Libraries) -> Option<Diagnostic> {
             Err(error) => {
                 let location = Location { file: config.file.clone(), line: 1, field: "executors".into() };
                 return Some(
-                    location.diagnostic(format!("GPU {ordinal} can't be used ({error})"), GPU_RIGHT),
+                    location.diagnostic(format!("GPU {ordinal} can't be used ({error})"), gpu_right(&error)),
                 );
             }
         }

@@ -6,7 +6,7 @@
 //! | `serve.rs`, `serve_arguments.rs` | `serve`, from start-up to shutdown |
 //! | `host.rs` | `frontend`, `scheduler` and `backend`: one host of an engine that is spread over several |
 //! | `shutdown.rs` | signals, and the bound on the time of a shutdown |
-//! | `check.rs`, `doctor.rs`, `inspect.rs`, `compile.rs`, `run.rs`, `replay.rs`, `top.rs` | the other commands |
+//! | `check.rs`, `doctor.rs`, `inspect.rs`, `compile.rs`, `run.rs`, `replay.rs`, `top.rs`, `ctl.rs` | the other commands |
 //! | `inspect/proposal.rs` | the `model.toml` that `inspect` proposes |
 //! | `file_flags.rs` | flags of programs that load an ONNX file |
 //! | `access.rs` | certificates and tokens of `serve`, and their reload |
@@ -18,6 +18,7 @@ mod access;
 mod check;
 mod closed_pipe;
 mod compile;
+mod ctl;
 mod doctor;
 mod failure;
 mod file_flags;
@@ -36,6 +37,7 @@ pub use self::file_flags::{read_default_flag, read_precision, read_size_flag};
 
 use self::check::{CheckArguments, check};
 use self::compile::{CompileArguments, compile};
+use self::ctl::{CtlArguments, ctl};
 use self::doctor::{DoctorArguments, doctor};
 use self::failure::EXIT_CODES;
 use self::host::{FrontendArguments, HostArguments, frontend, run_host};
@@ -116,6 +118,11 @@ enum Command {
     /// The numbers are those of its dashboard; `?` lists the keys. Exit code 1 if there is no
     /// server or no terminal.
     Top(TopArguments),
+    /// Load and unload the weights of models on a running server's GPUs, or list them
+    ///
+    /// The models stay served: requests for one without weights are answered 503. Exit code 1 if
+    /// the server can't be reached or refuses, and says why.
+    Ctl(CtlArguments),
     /// Replay recorded decisions through the scheduler and check that it decides the same
     ///
     /// Exit code 0 if it does, 1 if a decision differs (the first is shown), 2 if a file is no
@@ -143,6 +150,7 @@ pub fn run_with(arguments: impl IntoIterator<Item = OsString>, options: Options)
         Command::Compile(arguments) => compile(arguments),
         Command::Run(arguments) => run::run(*arguments),
         Command::Top(arguments) => top(arguments),
+        Command::Ctl(arguments) => ctl(arguments),
         Command::Replay(arguments) => replay(arguments),
     };
     match result {

@@ -7,6 +7,7 @@ use super::shutdown::{Shutdown, cut_off_after};
 use crate::api::{self, ApiConfig, ApiHandle, SharedState};
 use crate::config::{Config, RepositoryControl, TraceFlags, read_config_with};
 use crate::control::Repository;
+use crate::control::weights::GpuLoaders;
 use crate::runtime::frontend::{ModelInfo, SlotState};
 use crate::runtime::{Engine, FatalFault, Frontend, HostIdentity, Options, Placement, Progress};
 use crate::telemetry::Telemetry;
@@ -72,6 +73,7 @@ pub(super) fn serve_as(
     };
     shutdown.serving(config.shutdown.timeout, engine.faults().clone());
     let repository = control_repository(&config, &mut engine, recorded, &progress)?;
+    let loaders = gpu_loaders(&config, &engine, &progress)?;
     log_layout(&engine);
     frontends.iter().take(1).for_each(log_room);
     let exporter = export_traces(&config, &trace.into(), &engine)?;
@@ -79,7 +81,7 @@ pub(super) fn serve_as(
     let telemetry = Arc::new(Telemetry::of(&engine).with_traces(traces));
 
     let shared = SharedState::new().with_repository(repository.clone()).with_traces(exporter.as_ref());
-    let shared = shared.with_hook(before_cycle);
+    let shared = shared.with_gpu_loaders(loaders.clone()).with_hook(before_cycle);
     let (tls, tokens) = (access.tls.clone(), access.tokens.clone());
     let allowed_hosts = access.config.allowed_hosts.clone();
     let api = api_config(addresses, &config, api_threads, &telemetry);
@@ -101,7 +103,7 @@ pub(super) fn serve_as(
 
     let logged = wait(&engine, &telemetry, &shutdown, &access);
     tracing::info!("stopping: accepted requests are finished first; press Ctrl-C again to end at once");
-    let (fault, cut_off) = RunningServer { engine, servers, repository, exporter }.stop(&shutdown);
+    let (fault, cut_off) = RunningServer { engine, servers, repository, loaders, exporter }.stop(&shutdown);
     if let Some(fault) = fault {
         if !logged {
             tracing::error!("{fault}");
@@ -123,6 +125,7 @@ struct RunningServer {
     engine: Engine,
     servers: Vec<ApiHandle>,
     repository: Option<Arc<Repository>>,
+    loaders: Option<Arc<GpuLoaders>>,
     exporter: Option<Exporter>,
 }
 
@@ -130,7 +133,7 @@ impl RunningServer {
     /// Ends the parts. Returns the engine's fault, if it has one, and the number of requests that
     /// were cut off.
     fn stop(self, shutdown: &Shutdown) -> (Option<FatalFault>, usize) {
-        let RunningServer { engine, servers, repository, exporter } = self;
+        let RunningServer { engine, servers, repository, loaders, exporter } = self;
         engine.drain();
         let cut_off = stop_servers(servers);
         if cut_off == 0 {
@@ -138,6 +141,9 @@ impl RunningServer {
         }
         if let Some(repository) = repository {
             repository.stop_within(THREADS_END_WITHIN);
+        }
+        if let Some(loaders) = loaders {
+            loaders.stop_within(THREADS_END_WITHIN);
         }
         let fault = engine.fault().cloned();
         // Whoever waited for it has an answer: a thread that hangs only now is no fault.
@@ -212,6 +218,20 @@ fn control_repository(
     let started = Repository::start(config, slots, Arc::clone(progress));
     let failed = |error| CommandFailure::Machine(format!("the system gave no thread: {error}"));
     started.map(|repository| Some(Arc::new(repository))).map_err(failed)
+}
+
+/// Starts the loaders of the process's GPUs, if it has any.
+fn gpu_loaders(
+    config: &Config,
+    engine: &Engine,
+    progress: &Progress,
+) -> Result<Option<Arc<GpuLoaders>>, CommandFailure> {
+    if engine.gpu_memory().gpus().is_empty() {
+        return Ok(None);
+    }
+    let started = GpuLoaders::start(engine, config.faults.hung_after, progress);
+    let failed = |error| CommandFailure::Machine(format!("the system gave no thread: {error}"));
+    started.map(|loaders| Some(Arc::new(loaders))).map_err(failed)
 }
 
 /// Returns the configuration that all API threads share.

@@ -1,7 +1,7 @@
 //! `symphony top`: the state of a running server, in a terminal.
 
 use super::failure::CommandFailure;
-use crate::top::{Feed, TopOptions, run};
+use crate::top::{Feed, ServerAddress, TopOptions, run};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -40,8 +40,8 @@ pub(super) fn top(arguments: TopArguments) -> Result<(), CommandFailure> {
     let plain = no_color || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let every = Duration::from_secs_f64(interval);
     let token = token_file.as_deref().map(read_token).transpose()?.unwrap_or_default();
-    let feed = Feed::new(&url, token.trim()).map_err(CommandFailure::Input)?;
-    run(&feed, TopOptions { once, every, coloured: !plain }).map_err(CommandFailure::Run)
+    let server = ServerAddress::new(&url, token.trim()).map_err(CommandFailure::Input)?;
+    run(&Feed::of(server), TopOptions { once, every, coloured: !plain }).map_err(CommandFailure::Run)
 }
 
 /// Reads the bearer token in a file.

@@ -16,6 +16,7 @@ use super::trace::TraceConfig;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use symphony_gpu::OnnxRuntimeOptions;
+use symphony_gpu::cuda::PageOptions;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy;
 use symphony_scheduler::policy::when::When;
@@ -81,6 +82,12 @@ impl Config {
         self.executors.iter().filter(|e| e.kind == kind).map(|e| e.count).sum()
     }
 
+    /// Returns how the memory of each GPU of kind `cuda` is taken, in their order.
+    pub fn gpu_pages(&self) -> Vec<PageOptions> {
+        let gpus = self.executors.iter().filter(|group| group.kind == ExecutorKind::Cuda);
+        gpus.flat_map(|group| std::iter::repeat_n(group.pages, group.count)).collect()
+    }
+
     /// Returns the kinds of executors that there are, in their order.
     pub fn kinds(&self) -> BTreeSet<ExecutorKind> {
         self.executors.iter().map(|executor| executor.kind).collect()
@@ -140,6 +147,7 @@ impl Config {
                 kind: ExecutorKind::Cpu,
                 count: 1,
                 cores: Vec::new(),
+                pages: PageOptions::default(),
                 host: None,
             }],
             models: Vec::new(),

@@ -3,10 +3,15 @@
 use super::cores::read_core_list;
 use super::hosts::{HostConfig, Role};
 use super::toml_reader::{TomlTable, TomlValue};
+use symphony_gpu::cuda::PageOptions;
 use symphony_scheduler::limits;
 
 /// The most executors of a kind that have threads of their own.
 const MAX_THREADED_EXECUTORS: usize = 1_024;
+
+/// The largest page of a GPU's memory, and the most memory of a GPU, MiB.
+const MOST_PAGE_MB: usize = 1 << 14;
+const MOST_MEMORY_MB: usize = 1 << 24;
 
 /// A kind of executor: what runs batches. GPUs are numbered by kind, in this order: those that have
 /// a thread of their own first.
@@ -59,6 +64,8 @@ pub struct ExecutorGroup {
     pub count: usize,
     /// The core of each executor; empty, or of length `count`. Always empty for emulated ones.
     pub cores: Vec<usize>,
+    /// How the memory of each is taken; of GPUs only.
+    pub pages: PageOptions,
     /// The name of the backend that has them, where there are `[[hosts]]`.
     pub host: Option<String>,
 }
@@ -136,6 +143,7 @@ fn read_executor(table: &TomlTable<'_>, kinds: &mut ExecutorKinds) -> Option<Exe
         None => kinds.unclear = true,
     }
     let has_own_thread = kind.is_some_and(ExecutorKind::has_own_thread);
+    let pages = read_pages(table, kind);
     let most = if has_own_thread { MAX_THREADED_EXECUTORS } else { limits::MAX_GPUS };
     let count = table.optional("count").map(|v| v.count(1..=most));
     let cores = read_core_list(table, "cores", "executor", most)?;
@@ -153,5 +161,34 @@ fn read_executor(table: &TomlTable<'_>, kinds: &mut ExecutorKinds) -> Option<Exe
         table.report("cores", wrong, "list one core for each, or leave `count` out");
         return None;
     }
-    Some(ExecutorGroup { kind: kind?, count, cores, host: None })
+    Some(ExecutorGroup { kind: kind?, count, cores, pages: pages?, host: None })
+}
+
+/// Reads how the memory of GPUs is taken.
+fn read_pages(table: &TomlTable<'_>, kind: Option<ExecutorKind>) -> Option<PageOptions> {
+    let (page, memory) = (table.optional("page_mb"), table.optional("memory_mb"));
+    for (key, given) in [("page_mb", &page), ("memory_mb", &memory)] {
+        if given.is_some() && kind.is_some_and(|kind| kind != ExecutorKind::Cuda) {
+            table.report(key, "is given for executors that are no GPUs", "only kind \"cuda\" has it");
+            return None;
+        }
+    }
+    // The inner option is that of a value which is no such number.
+    let page = page.map(|value| value.count(1..=MOST_PAGE_MB));
+    let memory = memory.map(|value| value.count(1..=MOST_MEMORY_MB));
+    if [page, memory].contains(&Some(None)) {
+        return None;
+    }
+    let (page_mb, memory_mb) = (page.flatten(), memory.flatten());
+    if let (Some(page), Some(memory)) = (page_mb, memory_mb)
+        && memory < page
+    {
+        let wrong = format!("is {memory}, less than a page, which is {page}");
+        table.report("memory_mb", wrong, "give at least as much as the models need, or leave it out");
+        return None;
+    }
+    Some(PageOptions {
+        page_bytes: page_mb.map(|mb| mb << 20),
+        memory: memory_mb.map(|mb| (mb as u64) << 20),
+    })
 }

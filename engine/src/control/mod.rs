@@ -1,5 +1,6 @@
 //! The control plane: a thread of its own that loads and unloads the models of a repository while
-//! the engine serves. No pinned thread waits for it: what it sends to them is complete.
+//! the engine serves. No pinned thread waits for it: what it sends to them is complete. With a
+//! repository or without, models' weights come and go on GPUs by [`weights`].
 //!
 //! # The way of a new version
 //!
@@ -36,6 +37,7 @@
 
 mod control_thread;
 mod order;
+pub mod weights;
 
 pub use order::{ControlError, Done, IndexEntry, MAX_ORDERS, State};
 

@@ -4,6 +4,7 @@ use super::clock::Clock;
 use super::counters::Counters;
 use super::fault::{FatalFault, FaultLatch};
 use super::frontend::{ModelInfo, ModelTable};
+use super::gpu_memory::ServedGpus;
 use super::links::{LinkBoard, RunningLinks};
 use super::model_slots::ModelSlots;
 use super::start::layout::Layout;
@@ -26,6 +27,7 @@ pub struct Engine {
     pub(super) accepting: Arc<AtomicBool>,
     pub(super) faults: FaultLatch,
     pub(super) counters: Counters,
+    pub(super) gpu_memory: Arc<ServedGpus>,
     pub(super) model_slots: Option<ModelSlots>,
     /// ModelThreads, RankThreads and the emulated GPUs, to be stopped in this order; the CPU
     /// executors come after.
@@ -74,6 +76,11 @@ impl Engine {
     /// Returns the counters of its threads, which can be read at any time.
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Returns the memory of its GPUs, which can be read at any time.
+    pub fn gpu_memory(&self) -> &Arc<ServedGpus> {
+        &self.gpu_memory
     }
 
     /// Returns the model slots, to load and unload models while the engine runs; `None` if they

@@ -30,6 +30,7 @@
 //! | [`links`] | the thread that moves their bytes | it decides nothing |
 //! | `heartbeat`, `stall_watch` | threads that hang | a thread that stands still is found and named |
 //! | `engine` | the running [`Engine`] | stages stop in the order in which requests pass them |
+//! | [`gpu_memory`] | the pages of the GPUs, and whose weights are where | reading it waits for nobody |
 //! | `model_slots` | loading and unloading models while it runs | no slot is reused while a request is left |
 //! | `profiling` | has profiles follow the batches that ran | no other thread waits for it |
 //! | `tuning` | replays recent arrivals to choose the default rule's setting | no other thread waits for it |
@@ -46,6 +47,7 @@ mod engine;
 mod fault;
 pub mod frontend;
 mod full_ring;
+pub mod gpu_memory;
 mod heartbeat;
 pub(crate) mod hosts;
 pub mod links;
@@ -64,7 +66,7 @@ mod start;
 pub mod threads;
 pub(crate) mod tuning;
 
-pub(crate) use backends::executors::GPU_RIGHT;
+pub(crate) use backends::executors::gpu_right;
 pub use backends::executors::{LoadedGroup, load_file, load_group_files};
 pub use backends::libraries::Libraries;
 pub use backends::warming::warm_up;

@@ -3,9 +3,10 @@
 use super::failures::LINES_A_SECOND;
 use super::health::{SLOWER_THAN_PROFILED, STUCK_AFTER};
 use super::history::{HISTORY_MODELS, SAMPLES, SECONDS};
+use super::memory_view::LANES;
 use super::otlp::post::LONGEST_PAUSE;
 use super::otlp::sender::{AT_ONCE, ATTEMPTS, EVERY, FIRST_PAUSE, FLUSH, LAST_PATIENCE, PATIENCE, REQUESTS};
-use super::view::{LANES, SHOWN_FOR};
+use super::view::SHOWN_FOR;
 use symphony_transport::Nanos;
 
 /// A document on one line.

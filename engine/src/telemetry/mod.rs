@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | `metrics` | what an API core counts |
 //! | `registry` | what all cores share, and what is read of it |
-//! | `prometheus`, `view` | the same as Prometheus text, and as the dashboard's JSON |
+//! | `prometheus`, `view`, `memory_view` | the same as Prometheus text, and as the dashboard's JSON |
 //! | `health`, `history`, `advice` | stuck threads, the last seconds, the number of GPUs that they ask for |
 //! | `failures`, [`log`] | failed requests, and the log |
 //! | [`otlp`] | traces |
@@ -23,6 +23,7 @@ mod health;
 mod histogram;
 mod history;
 pub mod log;
+mod memory_view;
 mod metrics;
 pub mod otlp;
 mod outcome;

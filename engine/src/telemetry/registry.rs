@@ -11,6 +11,7 @@ use crate::runtime::Engine;
 use crate::runtime::clock::Clock;
 use crate::runtime::counters::Counters;
 use crate::runtime::frontend::{Frontend, ModelInfo, ModelTable, ServedQuery, SlotState};
+use crate::runtime::gpu_memory::ServedGpus;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +25,7 @@ pub struct Telemetry {
     clock: Clock,
     model_table: Arc<ModelTable>,
     counters: Counters,
+    gpu_memory: Arc<ServedGpus>,
     accepting: Arc<AtomicBool>,
     cores: Mutex<Vec<Arc<CoreCounts>>>,
     health: Mutex<ThreadHealth>,
@@ -38,6 +40,7 @@ impl Telemetry {
             clock: engine.clock().clone(),
             model_table: Arc::clone(engine.model_table()),
             counters: engine.counters().clone(),
+            gpu_memory: Arc::clone(engine.gpu_memory()),
             accepting: Arc::clone(engine.accepting()),
             cores: Mutex::default(),
             health: Mutex::new(ThreadHealth::new(engine.profiles())),
@@ -52,6 +55,7 @@ impl Telemetry {
             clock: frontend.clock().clone(),
             model_table: Arc::clone(frontend.model_table()),
             counters: Counters::default().with_frontends(std::iter::once(Arc::clone(frontend.counts()))),
+            gpu_memory: Arc::default(),
             accepting: Arc::clone(frontend.accepting_flag()),
             cores: Mutex::default(),
             health: Mutex::new(ThreadHealth::new(&[])),
@@ -92,6 +96,11 @@ impl Telemetry {
     /// Returns the counters of the engine's threads.
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Returns the memory of the process's GPUs.
+    pub fn gpu_memory(&self) -> &ServedGpus {
+        &self.gpu_memory
     }
 
     /// Returns the engine's time.

@@ -3,6 +3,7 @@
 //! the engine's size.
 
 use super::history::HISTORY_MODELS;
+use super::memory_view::{self, LANES, PagesView};
 use super::metrics::{ModelRequests, STAGES};
 use super::outcome::InferOutcome;
 use super::registry::Telemetry;
@@ -14,9 +15,6 @@ use std::sync::Arc;
 use symphony_scheduler::profile::{Profile, SIZE_BOUNDS};
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
-
-/// The number of GPUs whose batches are shown one by one.
-pub(super) const LANES: usize = 64;
 
 /// The age from which ended batches are no longer shown.
 pub(super) const SHOWN_FOR: Nanos = Nanos::from_secs(6);
@@ -70,6 +68,8 @@ struct View<'a> {
     gpus: GpusView,
     /// The first GPUs, [`LANES`] at most.
     lanes: Vec<LaneView>,
+    /// The pages of the first GPUs, [`LANES`] at most, and of the models on them.
+    memory: Vec<PagesView>,
     /// The models, and then the queries.
     models: Vec<ModelView<'a>>,
     /// The number of further models that were asked for.
@@ -203,6 +203,9 @@ fn json(telemetry: &Telemetry, query: &Query) -> String {
             advised: telemetry.advised_gpus(),
         },
         lanes: executions.of_gpus().take(LANES).enumerate().map(lane).collect(),
+        memory: memory_view::pages(&telemetry.gpu_memory().pages(), |slot| {
+            table.get(slot as usize).map(|model| model.label().into_owned())
+        }),
         models,
         models_left_out,
         size_bounds: &SIZE_BOUNDS,

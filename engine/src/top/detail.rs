@@ -32,7 +32,8 @@ pub(super) fn draw(screen: &mut ratatui::Frame<'_>, area: Rect, row: &Row, profi
         Some(ms) => format!(" {name} {ms:.1} ms  "),
         None => format!(" {name} –  "),
     });
-    let first = Line::from(vec![" ".into(), row.name.clone().bold(), what.dim(), drift(row)]);
+    let pages = if row.pages.is_empty() { String::new() } else { format!(", {}", row.pages) };
+    let first = Line::from(vec![" ".into(), row.name.clone().bold(), what.dim(), drift(row), pages.dim()]);
     screen.render_widget(Paragraph::new(vec![first, Line::from(quantiles.concat())]), head);
     latencies(screen, latency, row, "Latencies".into());
     let [sizes, curve] =

@@ -1,17 +1,13 @@
 //! The source of the numbers: GET /dashboard/data of a server, over a new connection each time.
 //! docs/dashboard.md lists the fields; those here are the ones that a terminal shows.
 
+use super::server_call::ServerAddress;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 /// The time that the server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// The largest answer that is read, in bytes: ten times what 64 models and two minutes come to.
-const LARGEST: u64 = 16 << 20;
 
 /// The optional parts of a query.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -31,6 +27,7 @@ pub(super) struct DashboardData {
     pub(super) reasons: Vec<String>,
     pub(super) gpus: GpusData,
     pub(super) lanes: Vec<LaneData>,
+    pub(super) memory: Vec<PagesData>,
     pub(super) models: Vec<ModelData>,
     pub(super) models_left_out: usize,
     pub(super) size_bounds: Vec<u64>,
@@ -48,6 +45,23 @@ pub(super) struct GpusData {
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct LaneData {
     pub(super) busy_us: u64,
+}
+
+/// The pages of a GPU.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct PagesData {
+    pub(super) gpu: u32,
+    pub(super) pages: u32,
+    pub(super) free: u32,
+    pub(super) models: Vec<ModelPagesData>,
+}
+
+/// The pages of a model's weights on a GPU.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct ModelPagesData {
+    pub(super) id: u32,
+    pub(super) held: u32,
+    pub(super) state: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -81,42 +95,19 @@ pub(super) struct HistoryData {
     pub(super) outcomes: Vec<BTreeMap<String, u64>>,
 }
 
-/// The body of a server's error.
-#[derive(Debug, Default, Deserialize)]
-struct ErrorBody {
-    error: String,
-}
-
 /// A server that is asked for the numbers.
 #[derive(Clone, Debug)]
-pub(crate) struct Feed {
-    address: String,
-    /// The bearer token; empty for none.
-    token: String,
-}
+pub(crate) struct Feed(ServerAddress);
 
 impl Feed {
-    /// Makes the feed of the server at `http://HOST:PORT`, or `HOST:PORT`, which may require a
-    /// bearer token.
-    ///
-    /// Errors: `url` is no such URL, or `token` no such token.
-    pub(crate) fn new(url: &str, token: &str) -> Result<Feed, String> {
-        let rest = url.strip_prefix("http://").unwrap_or(url);
-        let address = rest.split('/').next().unwrap_or_default();
-        if rest.contains("://") || address.is_empty() || address.contains(char::is_whitespace) {
-            return Err(format!("{url:?} is no address of a server; give one like http://127.0.0.1:8000"));
-        }
-        if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err("the token has characters that no token has; put it on a line of its own".to_owned());
-        }
-        let has_port = address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        let address = if has_port { address.to_owned() } else { format!("{address}:80") };
-        Ok(Feed { address, token: token.to_owned() })
+    /// Makes the feed of a server.
+    pub(crate) fn of(server: ServerAddress) -> Feed {
+        Feed(server)
     }
 
     /// Returns the server's host and port.
     pub(super) fn address(&self) -> &str {
-        &self.address
+        self.0.address()
     }
 
     /// Asks the server for the numbers.
@@ -127,61 +118,28 @@ impl Feed {
         if let Some(model) = question.profile_of {
             path += &format!("&model={model}");
         }
-        let server = &self.address;
-        let answer = self.get(&path).map_err(|error| {
-            format!("no answer from http://{server}: {error}; is the server running there?")
-        })?;
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
-        let status = head.lines().next().unwrap_or_default();
-        if status.split(' ').nth(1) != Some("200") {
-            let body: ErrorBody = serde_json::from_str(body).unwrap_or_default();
-            let why = if body.error.is_empty() { "is that a Symphony server?" } else { &body.error };
+        let server = self.address();
+        let answer = self.0.call(("GET", &path), "", PATIENCE)?;
+        if let Some(why) = answer.refusal() {
+            let status = answer.status();
             return Err(format!("http://{server}/dashboard/data answered {status:?}: {why}"));
         }
-        serde_json::from_str(body).map_err(|error| {
+        serde_json::from_str(&answer.body).map_err(|error| {
             format!("http://{server}/dashboard/data is not what this version of top expects: {error}")
         })
-    }
-
-    fn get(&self, path: &str) -> std::io::Result<String> {
-        let address = self.address.to_socket_addrs()?.next();
-        let address = address.ok_or_else(|| std::io::Error::other("the host has no address"))?;
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        let token = match self.token.as_str() {
-            "" => String::new(),
-            token => format!("Authorization: Bearer {token}\r\n"),
-        };
-        let head =
-            format!("GET {path} HTTP/1.1\r\nHost: {}\r\n{token}Connection: close\r\n\r\n", self.address);
-        stream.write_all(head.as_bytes())?;
-        let mut answer = Vec::new();
-        stream.take(LARGEST).read_to_end(&mut answer)?;
-        Ok(String::from_utf8_lossy(&answer).into_owned())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_server_is_named_by_its_url_or_its_address() {
-        let address = |url| Feed::new(url, "").map(|feed| feed.address);
-        assert_eq!(address("http://gpu-1:8000/dashboard").unwrap(), "gpu-1:8000");
-        assert_eq!(address("127.0.0.1:8000").unwrap(), "127.0.0.1:8000");
-        assert_eq!(address("http://[::1]:8000").unwrap(), "[::1]:8000");
-        assert_eq!(address("gpu-1").unwrap(), "gpu-1:80");
-        for wrong in ["https://x:1", "", "http://", "a b:1"] {
-            assert!(address(wrong).unwrap_err().contains("give one like"), "{wrong}");
-        }
-    }
+    use std::io::{Read, Write};
 
     #[test]
     fn a_token_is_sent_and_a_refusal_is_told_in_the_servers_words() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let feed = Feed::new(&listener.local_addr().unwrap().to_string(), "a-token").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let feed = Feed::of(ServerAddress::new(&address, "a-token").unwrap());
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let mut head = Vec::new();
@@ -198,6 +156,6 @@ mod tests {
         let head = server.join().unwrap();
         assert!(head.starts_with("GET /dashboard/data?history=1&model=3 HTTP/1.1\r\n"), "{head}");
         assert!(head.contains("\r\nAuthorization: Bearer a-token\r\n"), "{head}");
-        assert!(Feed::new("x", "two words").unwrap_err().contains("token"));
+        assert!(ServerAddress::new("x", "two words").unwrap_err().contains("token"));
     }
 }

@@ -1,6 +1,6 @@
 //! The figures that a terminal shows, computed from the last answers: rates over five seconds.
 
-use super::feed::{DashboardData, ModelData, ProfileData};
+use super::feed::{DashboardData, ModelData, PagesData, ProfileData};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The span of rates in microseconds; it is longer where the last two answers are further apart.
@@ -66,6 +66,8 @@ pub(super) struct Row {
     pub(super) sizes: Vec<(String, u64)>,
     /// The largest ratio of the rolling profile to the profile, once it is measured.
     pub(super) drift: Option<f64>,
+    /// Where its weights are on GPUs, in words; empty for a model that runs on none.
+    pub(super) pages: String,
 }
 
 impl Row {
@@ -228,7 +230,18 @@ impl Figures {
             of_slo,
             sizes: sizes.filter(|&(_, count)| count > 0).collect(),
             drift: model.drift,
+            pages: self.pages(model.id),
         }
+    }
+
+    /// Returns where a model's weights are on GPUs, as a few words; empty for one that runs on
+    /// none.
+    fn pages(&self, model: u32) -> String {
+        let on = |of: &PagesData| {
+            let own = of.models.iter().find(|own| own.id == model)?;
+            Some(format!("GPU {}: {}, pages {}", of.gpu, own.state, own.held))
+        };
+        self.last().memory.iter().filter_map(on).collect::<Vec<_>>().join("; ")
     }
 
     fn seconds_since(&self, before: &DashboardData) -> f64 {
@@ -272,7 +285,7 @@ fn quantile(buckets: &[u64], share: f64) -> Option<f64> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::feed::{GpusData, HistoryData, LaneData};
+    use super::super::feed::{GpusData, HistoryData, LaneData, ModelPagesData};
     use super::*;
 
     /// A server of two GPUs and one model, after so many seconds of 90 good and 10 dropped requests
@@ -298,12 +311,14 @@ pub(super) mod tests {
             drift: Some(1.5),
             ..ModelData::default()
         };
+        let held = ModelPagesData { id: 0, held: 9, state: "loaded".into() };
         DashboardData {
             version: "0.1.0".into(),
             now_us: second * 1_000_000,
             ready: true,
             gpus: GpusData { count: 2, busy_us: second * 1_250_000, advised: Some(3) },
             lanes: vec![LaneData { busy_us: second * 1_000_000 }, LaneData { busy_us: second * 250_000 }],
+            memory: vec![PagesData { gpu: 0, pages: 60, free: 3, models: vec![held] }],
             models: vec![model],
             size_bounds: vec![1, 2, 3, 4, 6],
             profile: Some(ProfileData {

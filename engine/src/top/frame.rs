@@ -173,6 +173,10 @@ impl TopFrame<'_> {
         } else {
             "GPUs, how busy".to_owned()
         };
+        let free =
+            self.figures.last().memory.iter().map(|of| format!("{}: {}/{}", of.gpu, of.free, of.pages));
+        let free: Vec<String> = free.collect();
+        let title = if free.is_empty() { title } else { format!("{title}; free pages {}", free.join(", ")) };
         let inside = panel(screen, area, title.into());
         let bars = lanes[..shown].chunks(across).enumerate().map(|(row, busy)| {
             let one = |(at, busy): (usize, &f64)| {
@@ -314,6 +318,7 @@ mod tests {
                 " goodput 90/s of 100/s   bad 10.00 %: dropped 10.00 %",
                 " GPUs busy 1.25 of 2   advised 3   mean batch 3.0",
                 " Goodput over 2 minutes, up to 90/s ",
+                "GPUs, how busy; free pages 0: 3/60",
                 "  0 █████   1 █····",
                 "▒▒▒▒▒████▓··········",
                 " Latencies of resnet50 ",
@@ -334,6 +339,7 @@ mod tests {
             &text,
             &[
                 "resnet50   emulated, SLO 40 ms, batches up to 12, drift 1.50",
+                ", GPU 0: loaded",
                 "p50 20.5 ms   p90 20.9 ms   p99 21.0 ms",
                 " Sizes of batches ",
                 "    4 ",

@@ -8,6 +8,7 @@ mod feed;
 mod figures;
 mod frame;
 mod panel;
+mod server_call;
 
 use feed::DashboardData;
 pub(crate) use feed::Feed;
@@ -17,6 +18,7 @@ use frame::TopFrame;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+pub(crate) use server_call::ServerAddress;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
@@ -227,7 +229,7 @@ mod tests {
         let mut answer = figures::tests::answer(1);
         let model = answer.models[0].clone();
         answer.models = (0..models as u32).map(|id| feed::ModelData { id, ..model.clone() }).collect();
-        let feed = Feed::new("http://127.0.0.1:1", "").unwrap();
+        let feed = Feed::of(ServerAddress::new("http://127.0.0.1:1", "").unwrap());
         let options = TopOptions { once: false, every: Duration::from_secs(3_600), coloured: true };
         Screen::new(&feed, Figures::new(answer), options)
     }

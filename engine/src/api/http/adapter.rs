@@ -2,7 +2,7 @@
 
 use super::infer::InferCall;
 use super::routes::{MemoryKind, MemoryPart, ModelPart, Route};
-use super::{admin, infer};
+use super::{admin, gpus, infer};
 use crate::api::headers::{APPLICATION, DEADLINE, OUTCOME};
 use crate::api::inference::{Inference, RequestDeadline, run};
 use crate::api::net::compression::Coding;
@@ -17,7 +17,7 @@ use crate::api::services::access::Caller;
 use crate::api::services::accounting::InferRecord;
 use crate::api::services::models::FoundModel;
 use crate::api::services::shared_memory::{Regions, no_cuda_memory};
-use crate::api::services::{dashboard, models, repository};
+use crate::api::services::{dashboard, models, repository, weights};
 use crate::telemetry::NotReady;
 use crate::telemetry::otlp::Call;
 use hyper::body::{Body, Bytes, Incoming};
@@ -121,6 +121,12 @@ async fn route(
             repository::unload(&services.shared, caller, &name, dependents).await?;
             Ok(ok("{}"))
         }
+        Route::Gpus => Ok(ok(gpus::list(services, caller))),
+        Route::Weights(change, name) => {
+            let (body, _bounds) = body(services, request, peer).await?;
+            let order = gpus::order(change, name, &body)?;
+            Ok(ok(gpus::done(&weights::change(&services.shared, caller, order).await?)))
+        }
         Route::Memory { kind, region, part } => {
             let regions = services.access.regions(caller, &services.shared);
             memory(services, regions, kind, &region, part, (request, peer)).await
@@ -157,6 +163,9 @@ async fn model(
     })?;
     match part {
         ModelPart::Metadata => Ok(ok(admin::model_metadata(services, &model))),
+        ModelPart::Ready if services.telemetry.gpu_memory().is_unloaded(model.id) => {
+            Err(Problem::bad(format!("the weights of model {:?} are not loaded", model.name)))
+        }
         ModelPart::Ready => Ok(readiness(services, json!({ "name": model.name }))),
         ModelPart::Config => Ok(ok(admin::model_config(&model))),
         ModelPart::Statistics => Ok(ok(admin::statistics(services, caller, name, version)?)),

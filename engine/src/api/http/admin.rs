@@ -15,14 +15,14 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-fn bytes(value: &Value) -> Vec<u8> {
+pub(super) fn bytes(value: &Value) -> Vec<u8> {
     value.to_string().into_bytes()
 }
 
 /// Reads a request's body; an empty one is read as `{}`.
 ///
 /// Errors: 400 if it is no JSON object of that form; `what` names the form.
-fn read<'a, T: Deserialize<'a>>(body: &'a [u8], what: &str) -> Result<T, Problem> {
+pub(super) fn read<'a, T: Deserialize<'a>>(body: &'a [u8], what: &str) -> Result<T, Problem> {
     let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
     serde_json::from_slice(body).map_err(|error| {
         Problem::bad(format!("the body is not {what}: {}", shortened(&error.to_string(), 300)))

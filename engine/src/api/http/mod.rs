@@ -8,6 +8,7 @@
 mod adapter;
 mod admin;
 mod bounded_list;
+mod gpus;
 mod infer;
 mod routes;
 mod skeleton;

@@ -2,6 +2,7 @@
 
 use crate::api::services::access::Permission;
 use crate::api::services::dashboard;
+use crate::control::weights::WeightsChange;
 use hyper::Method;
 
 /// The call that a path names.
@@ -38,6 +39,10 @@ pub(super) enum Route {
     Load(String),
     /// `/v2/repository/models/NAME/unload`
     Unload(String),
+    /// `/v2/gpus`
+    Gpus,
+    /// `/v2/gpus/models/NAME/load`, `/v2/gpus/models/NAME/unload`
+    Weights(WeightsChange, String),
     /// `/v2/systemsharedmemory[/region/REGION]/…`, `/v2/cudasharedmemory[/region/REGION]/…`
     Memory {
         /// The kind of memory.
@@ -108,6 +113,9 @@ impl Route {
             ["v2", "repository", "index"] => Route::Index,
             ["v2", "repository", "models", name, "load"] => Route::Load(decoded(name)?),
             ["v2", "repository", "models", name, "unload"] => Route::Unload(decoded(name)?),
+            ["v2", "gpus"] => Route::Gpus,
+            ["v2", "gpus", "models", name, "load"] => Route::Weights(WeightsChange::Load, decoded(name)?),
+            ["v2", "gpus", "models", name, "unload"] => Route::Weights(WeightsChange::Unload, decoded(name)?),
             ["v2", kind, "region", region, part] => Route::memory(kind, decoded(region)?, part)?,
             ["v2", kind, part] => Route::memory(kind, String::new(), part)?,
             _ => return None,
@@ -134,9 +142,12 @@ impl Route {
         match self {
             Route::Live | Route::Ready => Permission::Health,
             Route::Metrics => Permission::Metrics,
-            Route::Dashboard(_) | Route::Load(_) | Route::Unload(_) | Route::Memory { .. } => {
-                Permission::Admin
-            }
+            Route::Dashboard(_)
+            | Route::Load(_)
+            | Route::Unload(_)
+            | Route::Gpus
+            | Route::Weights(..)
+            | Route::Memory { .. } => Permission::Admin,
             Route::Trace | Route::Log | Route::Model { part: ModelPart::Trace, .. }
                 if method == Method::POST =>
             {
@@ -152,7 +163,8 @@ impl Route {
             Route::Model { part: ModelPart::Infer, .. }
             | Route::Index
             | Route::Load(_)
-            | Route::Unload(_) => "POST",
+            | Route::Unload(_)
+            | Route::Weights(..) => "POST",
             Route::Memory { part: MemoryPart::Register | MemoryPart::Unregister, .. } => "POST",
             Route::Trace | Route::Log | Route::Model { part: ModelPart::Trace, .. } => "GET, POST",
             _ => "GET, HEAD",
@@ -190,6 +202,8 @@ mod tests {
             ("/v2/models/a%20b/trace/setting", model("", ModelPart::Trace)),
             ("/v2/models/stats", Route::Statistics),
             ("/v2/repository/models/m/load", Route::Load("m".into())),
+            ("/v2/gpus", Route::Gpus),
+            ("/v2/gpus/models/a%20b/unload", Route::Weights(WeightsChange::Unload, "a b".into())),
             (
                 "/v2/systemsharedmemory/region/r/register",
                 Route::Memory { kind: MemoryKind::System, region: "r".into(), part: MemoryPart::Register },

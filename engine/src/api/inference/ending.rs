@@ -73,6 +73,15 @@ fn why(model: &ModelInfo, reply: &EngineReply) -> Problem {
                 "the executor of GPU {gpu} failed on the request's batch of {batch}; the server's log says why"
             ),
         ),
+        Outcome::Bad(Ending::Stopped) if batch > 0 => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            InferOutcome::Draining,
+            format!(
+                "the weights of model {:?} are not loaded on GPU {gpu}, which its batch was given, or the engine was \
+                 stopped",
+                model.name
+            ),
+        ),
         Outcome::Bad(Ending::Stopped) => (
             StatusCode::SERVICE_UNAVAILABLE,
             InferOutcome::Draining,

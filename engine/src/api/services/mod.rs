@@ -21,6 +21,7 @@ mod shared;
 pub(super) mod shared_memory;
 pub(super) mod statistics;
 pub mod tokens;
+pub(super) mod weights;
 
 pub(super) use core_services::CoreServices;
 pub use shared::SharedState;

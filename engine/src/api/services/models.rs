@@ -110,6 +110,7 @@ pub(in crate::api) fn state(
     version: &str,
 ) -> Result<ModelState, Problem> {
     match find(services, caller, name, version) {
+        Ok(model) if services.telemetry.gpu_memory().is_unloaded(model.id) => Ok(ModelState::NotReady),
         Ok(_) if services.telemetry.readiness().is_ok() => Ok(ModelState::Ready),
         Ok(_) => Ok(ModelState::NotReady),
         Err(problem) if problem.status == StatusCode::NOT_FOUND => {

@@ -5,6 +5,7 @@ use super::settings::LogSettings;
 use super::shared_memory::Regions;
 use super::statistics::Statistics;
 use crate::control::Repository;
+use crate::control::weights::GpuLoaders;
 use crate::runtime::ThreadHook;
 use crate::telemetry::otlp::{Exporter, Tracing};
 use std::fmt;
@@ -17,6 +18,7 @@ pub struct SharedState {
     pub(in crate::api) statistics: Arc<Statistics>,
     pub(in crate::api) log: Arc<LogSettings>,
     pub(in crate::api) repository: Option<Arc<Repository>>,
+    pub(in crate::api) gpu_loaders: Option<Arc<GpuLoaders>>,
     pub(in crate::api) tracing: Option<Tracing>,
     hook: Option<ThreadHook>,
 }
@@ -30,6 +32,11 @@ impl SharedState {
     /// Adds a model repository, if there is one.
     pub fn with_repository(self, repository: Option<Arc<Repository>>) -> SharedState {
         SharedState { repository, ..self }
+    }
+
+    /// Adds the loaders of the process's GPUs, if it has any.
+    pub fn with_gpu_loaders(self, gpu_loaders: Option<Arc<GpuLoaders>>) -> SharedState {
+        SharedState { gpu_loaders, ..self }
     }
 
     /// Has every API core call `hook`, if there is one: ten times a second with its name, and for

@@ -7,6 +7,7 @@ use crate::config::{
 };
 use proptest::prelude::*;
 use std::time::Duration;
+use symphony_gpu::cuda::PageOptions;
 use symphony_gpu::plan::PlanPrecision;
 use symphony_gpu::{DataType, TensorSpec};
 use symphony_scheduler::drop_rule::DropRule;
@@ -73,7 +74,13 @@ fn a_small_file_has_the_documented_defaults() {
     assert_eq!(config.http, HttpLimits::default());
     assert_eq!(
         config.executors,
-        [ExecutorGroup { kind: ExecutorKind::Cpu, count: 1, cores: vec![], host: None }]
+        [ExecutorGroup {
+            kind: ExecutorKind::Cpu,
+            count: 1,
+            cores: vec![],
+            pages: PageOptions::default(),
+            host: None,
+        }]
     );
     let model = &config.models[0];
     assert_eq!((model.name.as_str(), model.slo, model.max_batch), ("m", Nanos::from_millis(25), 32));
@@ -192,6 +199,26 @@ fn a_tensor_of_bytes_says_how_long_its_elements_may_be_and_no_other_does() {
     ] {
         let rendered = diagnostics(&with(tensor));
         assert!(rendered.len() == 1 && rendered[0].contains(word), "{rendered:?}");
+    }
+}
+
+#[test]
+fn the_pages_of_gpus_are_chosen_for_each_group_and_for_gpus_alone() {
+    let model = concat!("file = \"", env!("CARGO_MANIFEST_DIR"), "/../gpu/tests/data/linear.onnx\"");
+    let with = |kind: &str, keys: &str| {
+        format!("[[executors]]\nkind = \"{kind}\"\n{keys}[[models]]\nname = \"m\"\n{model}\nslo_ms = 50\n")
+    };
+    let config = good(&with("cuda", "count = 2\npage_mb = 64\nmemory_mb = 1000\n"));
+    let pages = PageOptions { page_bytes: Some(64 << 20), memory: Some(1000 << 20) };
+    assert_eq!(config.gpu_pages(), [pages; 2]);
+    assert_eq!(good(&with("cuda", "")).gpu_pages(), [PageOptions::default()]);
+    for (kind, keys, wrong) in [
+        ("cpu", "page_mb = 16\n", "page_mb: is given for executors that are no GPUs"),
+        ("cuda", "page_mb = 0\n", "page_mb: is 0; it must be a whole number from 1 to 16384"),
+        ("cuda", "page_mb = 64\nmemory_mb = 63\n", "memory_mb: is 63, less than a page, which is 64"),
+    ] {
+        let rendered = diagnostics(&with(kind, keys));
+        assert!(rendered.len() == 1 && rendered[0].contains(wrong), "{rendered:?}");
     }
 }
 

@@ -173,6 +173,9 @@ impl<E: Executor> ExecutorState<E> {
         } else if !can_run {
             self.answers.fail(&batch, now);
             self.complete(batch, now, now);
+        } else if !self.executor.is_loaded(model.0 as usize) {
+            self.answers.answer_all(&batch, Ending::Stopped, Nanos::ZERO, now);
+            self.complete(batch, now, now);
         } else {
             let part = 0..batch.entries.len();
             started.push_back(StartedBatch { batch, started: now, ended: 0, part });
@@ -272,7 +275,11 @@ impl<E: Executor> ExecutorState<E> {
         loop {
             let started = &mut self.gpus[gpu].started[at];
             if ran || !started.is_shared() {
-                let ending = if ran { Ending::Done } else { Ending::Failed };
+                let slot = started.batch.header.model.0 as usize;
+                let is_gone = || self.executor.has_model(slot) && !self.executor.is_loaded(slot);
+                // An UNLOAD may begin between two looks at the weights.
+                let otherwise = || if is_gone() { Ending::Stopped } else { Ending::Failed };
+                let ending = if ran { Ending::Done } else { otherwise() };
                 started.answer_to(started.part.end, ending, finished, &mut self.answers);
             }
             started.part = started.next_request();

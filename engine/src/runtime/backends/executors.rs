@@ -17,12 +17,14 @@ use crate::runtime::backends::warming::warm_up;
 use crate::runtime::callbacks::{Progress, ThreadHook};
 use crate::runtime::clock::Clock;
 use crate::runtime::fault::FaultLatch;
+use crate::runtime::gpu_memory::ServedGpus;
 use crate::runtime::panics::{CaughtPanic, catch, catch_panic};
 use crate::runtime::threads::agent::{Placement, Waiting, run_while};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use symphony_gpu::cuda::DriverError;
 use symphony_gpu::host::SplitModel;
 use symphony_gpu::import::{SharedPrefix, SizedFile, size_text};
 use symphony_gpu::plan::{CompileOptions, PlanPrecision};
@@ -61,9 +63,15 @@ pub(crate) type HostModelChanges = ModelChangeReceiver<Box<dyn HostModel>>;
 /// The time before a batch's start within which it is waited for without a nap.
 const SOON: Nanos = Nanos::from_micros(200);
 
-/// The remedy of a GPU that can't be used.
-pub(crate) const GPU_RIGHT: &str =
-    "give as many executors of kind \"cuda\" as there are GPUs that the driver shows, or use another kind";
+/// Returns the remedy of a GPU that can't be used.
+pub(crate) fn gpu_right(error: &DriverError) -> &'static str {
+    match error {
+        DriverError::Memory { .. } => "change `page_mb` or `memory_mb` of the executor, or leave them out",
+        _ => {
+            "give as many executors of kind \"cuda\" as there are GPUs that the driver shows, or use another kind"
+        }
+    }
+}
 
 /// The result of an executor's loading: an entry per model of the configuration, `None` for other
 /// executors' models; or the error of one.
@@ -208,6 +216,7 @@ pub(crate) struct ExecutorSetup {
     pub(crate) faults: FaultLatch,
     pub(crate) before_cycle: Option<ThreadHook>,
     pub(crate) libraries: Libraries,
+    pub(crate) gpu_memory: Arc<ServedGpus>,
 }
 
 /// The executor that a thread is to be.
@@ -302,13 +311,14 @@ fn live(
             }
         }
     }
-    let mut executor = match executor_of(kind, device, &setup) {
+    let mut executor = match executor_of(kind, (gpu, device), &setup) {
         Ok(executor) => executor,
         Err(diagnostic) => {
             let _ = report.send(Err(diagnostic));
             return;
         }
     };
+    executor.announce(&models);
     let _ = report.send(Ok(found));
     // No rings come if the engine gave up starting.
     let Ok(ExecutorWiring { rings, changes, lease, faults, merged }) = wired.recv() else { return };
@@ -320,8 +330,13 @@ fn live(
     serve(role, Box::new(state), placement, &setup, &lease, faults);
 }
 
-/// Makes an executor of this kind without models; `device` is its place among those of its kind.
-fn executor_of(kind: ExecutorKind, device: u32, setup: &ExecutorSetup) -> Result<FileExecutor, Diagnostic> {
+/// Makes an executor of this kind without models: the engine's number of its GPU is `gpu`, and
+/// `device` its place among those of its kind.
+fn executor_of(
+    kind: ExecutorKind,
+    (gpu, device): (u32, u32),
+    setup: &ExecutorSetup,
+) -> Result<FileExecutor, Diagnostic> {
     let slots = setup.config.model_slots().len();
     let none = (0..slots).map(|_| None).collect();
     if kind != ExecutorKind::Cuda {
@@ -329,9 +344,10 @@ fn executor_of(kind: ExecutorKind, device: u32, setup: &ExecutorSetup) -> Result
     }
     let opened = setup.libraries.cuda.get(device).map_err(|error| {
         let location = Location { file: setup.config.file.clone(), line: 1, field: "executors".into() };
-        location.diagnostic(format!("GPU {device} can't be used ({error})"), GPU_RIGHT)
+        location.diagnostic(format!("GPU {device} can't be used ({error})"), gpu_right(&error))
     })?;
-    Ok(FileExecutor::Cuda(CudaExecutor::new(opened, none, setup.config.faults.hung_after)))
+    let gpu = setup.gpu_memory.add(gpu, &opened);
+    Ok(FileExecutor::Cuda(CudaExecutor::new(opened, none, setup.config.faults.hung_after), gpu))
 }
 
 /// Makes the model of another application of the graph of one that was loaded, with buffers of its

@@ -1,9 +1,11 @@
 //! What loads and runs ONNX files besides the library that is built in: ONNX Runtime, and CUDA's
 //! driver with its GPUs.
 
+use crate::config::Config;
 use std::sync::Arc;
 use symphony_gpu::OnnxRuntimeOptions;
 use symphony_gpu::cuda::CudaDevices;
+use symphony_gpu::cuda::driver::Driver;
 
 /// The libraries of an engine. See the module's description.
 #[derive(Clone)]
@@ -15,8 +17,9 @@ pub struct Libraries {
 }
 
 impl Libraries {
-    /// Makes the libraries with these options, and NVIDIA's driver.
-    pub fn new(onnxruntime: OnnxRuntimeOptions) -> Libraries {
-        Libraries { onnxruntime, cuda: Arc::new(CudaDevices::new(None)) }
+    /// Makes the libraries of this configuration, with NVIDIA's driver unless another is given.
+    pub fn of(config: &Config, driver: Option<Arc<dyn Driver>>) -> Libraries {
+        let cuda = CudaDevices::new(driver).with_pages(config.gpu_pages());
+        Libraries { onnxruntime: config.onnxruntime.clone(), cuda: Arc::new(cuda) }
     }
 }

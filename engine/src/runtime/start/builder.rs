@@ -11,11 +11,11 @@ use crate::runtime::backends::libraries::Libraries;
 use crate::runtime::callbacks::Progress;
 use crate::runtime::clock::Clock;
 use crate::runtime::fault::FaultLatch;
+use crate::runtime::gpu_memory::ServedGpus;
 use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::slack_for;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use symphony_gpu::cuda::CudaDevices;
 use symphony_scheduler::deferral::{Deferral, QueueConfig};
 use symphony_scheduler::limits;
 use symphony_scheduler::policy;
@@ -48,6 +48,8 @@ pub(super) struct EngineBuilder {
     pub(super) lateness: Option<Nanos>,
     pub(super) options: Options,
     pub(super) libraries: Libraries,
+    /// The GPUs, which their backend threads add.
+    pub(super) gpu_memory: Arc<ServedGpus>,
     /// The engine's number of the first frontend of this process.
     pub(super) first_frontend: u32,
     /// The flag that is cleared when the engine accepts no more requests.
@@ -76,8 +78,7 @@ impl EngineBuilder {
         let deferral = config.when.map_or(own, |rule| rule);
         let sub_clusters = SubClusters::new(&config, layout.ranks.len().max(1))?;
         let accepting = Arc::new(AtomicBool::new(true));
-        let onnxruntime = config.onnxruntime.clone();
-        let libraries = Libraries { onnxruntime, cuda: Arc::new(CudaDevices::new(options.cuda.clone())) };
+        let libraries = Libraries::of(&config, options.cuda.clone());
         Ok(EngineBuilder {
             config: Arc::new(config),
             bells: if layout.all_nap() { Doorbells::new() } else { Doorbells::none() },
@@ -88,6 +89,7 @@ impl EngineBuilder {
             deferral,
             lateness: None,
             libraries,
+            gpu_memory: Arc::default(),
             first_frontend: 0,
             options,
             faults: FaultLatch::new(Arc::clone(&accepting)),

@@ -47,6 +47,7 @@ impl EngineBuilder {
             faults: self.faults.clone(),
             before_cycle: self.options.before_cycle.clone(),
             libraries: self.libraries.clone(),
+            gpu_memory: Arc::clone(&self.gpu_memory),
         }
     }
 

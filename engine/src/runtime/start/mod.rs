@@ -197,6 +197,7 @@ impl EngineBuilder {
             accepting: self.accepting,
             faults: self.faults,
             counters: assembly.counters,
+            gpu_memory: self.gpu_memory,
             model_slots: assembly.model_slots,
             stages,
             shutdown_timeout: self.config.shutdown.timeout,

@@ -171,6 +171,7 @@ fn deal(config: &Config, groups: &[SubClusterSpec]) -> Vec<usize> {
 mod tests {
     use super::*;
     use crate::config::{Cores, ExecutorGroup, ModelSource, read_config};
+    use symphony_gpu::cuda::PageOptions;
 
     /// Returns a configuration with these numbers of executors and models, of each kind.
     fn config(cpu: (usize, usize), emulated: (usize, usize)) -> Config {
@@ -188,7 +189,13 @@ mod tests {
             sizes: Default::default(),
             contents: Default::default(),
         };
-        let executors = |kind, count| ExecutorGroup { kind, count, cores: Vec::new(), host: None };
+        let executors = |kind, count| ExecutorGroup {
+            kind,
+            count,
+            cores: Vec::new(),
+            pages: PageOptions::default(),
+            host: None,
+        };
         config.executors =
             vec![executors(ExecutorKind::Cpu, cpu.0), executors(ExecutorKind::Emulated, emulated.0)];
         config.models = vec![emulated_model; emulated.1];

@@ -2,6 +2,7 @@
 
 mod engine;
 mod exposition;
+mod gpu_pages;
 
 use super::metrics::{CoreTurns, ModelRequests, STAGES};
 use super::outcome::InferOutcome;
@@ -160,6 +161,7 @@ fn exposition_of(telemetry: &Telemetry) -> String {
     latencies(&mut text, &models);
     sizes(&mut text, &models);
     gpus(&mut text, telemetry);
+    gpu_pages::write(&mut text, &telemetry.gpu_memory().pages(), &table);
     triton(&mut text, &models);
     engine::write(&mut text, &telemetry.counters().snapshot());
     engine::frontends(&mut text, telemetry.counters().frontends());

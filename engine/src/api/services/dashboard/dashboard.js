@@ -154,6 +154,7 @@ function draw() {
   drawTiles(now, then, seconds);
   drawGoodput(now);
   drawBad(now);
+  drawMemory(now);
   drawRows(now, then, seconds);
   drawDetail(now);
   if (still.matches || document.hidden) drawLanes();
@@ -401,6 +402,35 @@ function drawLanes() {
   by("lanes-note").textContent = `each bar is a batch, wide ones with their size; ${LANE_S} s of them${more > 0 ? `; ${more} more GPUs are not shown` : ""}`;
   const busy = now.lanes.filter((lane) => lane.busy_us > (before(NOW_S).lanes[lane.gpu]?.busy_us ?? 0)).length;
   canvas.setAttribute("aria-label", `Batches on ${lanes} GPUs; ${busy} of them ran some in the last ${NOW_S} seconds`);
+}
+
+// ---- the GPUs' memory ------------------------------------------------------------------------------------------------
+
+/** Says how many pages of each GPU are free, and whose weights have the others. */
+function drawMemory(now) {
+  by("memory").hidden = now.memory.length === 0;
+  if (now.memory.length === 0) return;
+  by("memory-note").textContent = `pages of ${short(now.memory[0].page_bytes / 1e6)} MB: how many are free, and whose weights have the others`;
+  by("memory-rows").replaceChildren(...now.memory.map((gpu) => {
+    const row = document.createElement("li");
+    const meter = document.createElement("span");
+    meter.className = "meter";
+    meter.setAttribute("aria-hidden", "true");
+    const used = document.createElement("i");
+    used.style.width = `${100 * (1 - gpu.free / Math.max(1, gpu.pages))}%`;
+    meter.append(used);
+    const models = gpu.models.map((of) => of.state === "loaded" ? `${of.name} ${of.held}` : `${of.name} ${of.held} (${of.state})`);
+    const text = document.createElement("span");
+    text.textContent = `GPU ${gpu.gpu}: ${gpu.free} of ${gpu.pages} free; shared ${gpu.shared}${models.map((of) => `, ${of}`).join("")}`;
+    row.append(meter, text);
+    if (gpu.lost !== null) {
+      const lost = document.createElement("span");
+      lost.className = "high";
+      lost.textContent = `taken out: ${gpu.lost}`;
+      row.append(lost);
+    }
+    return row;
+  }));
 }
 
 /** Draws the lanes as often as a sixth of the machine's time allows, thirty times a second at most. */
