@@ -4,232 +4,26 @@
 
 mod harness;
 
-use harness::onnx;
+use harness::cluster::{
+    Clients, Cluster, ClusterSetup, NAMES, ask, free_ports, output, wait_until_good, write_config,
+};
 use harness::process::{ServerProcess, request, wait_until};
 use std::fs::File;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-
-/// The requests that each client sends in a second.
-const RATE: f64 = 20.0;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// The time for which a process is away.
 const AWAY: Duration = Duration::from_millis(1_000);
 
-/// The window in which answers are counted, to find out that all is well again.
-const WINDOW: Duration = Duration::from_millis(500);
-
-/// The time in which the good rate has to be back: ten times what it should take, since other
-/// programs may run on the machine.
-const BACK_WITHIN: Duration = Duration::from_secs(20);
-
-/// The processes, by their names in CONFIG.
-const NAMES: [&str; 5] = ["front-a", "front-b", "scheduler", "gpus", "cpu"];
+/// The processes that are killed and stopped: all but one frontend.
 const KILLED: [usize; 4] = [1, 2, 3, 4];
-
-struct Cluster {
-    folder: tempfile::TempDir,
-    processes: Vec<Option<ServerProcess>>,
-    /// Where the frontends serve HTTP.
-    http: [u16; 2],
-}
-
-/// Returns ports that are free now, below those that the system gives to connections: a port of a
-/// process that is away must not become that of a client which looks for it.
-fn free_ports<const N: usize>() -> [u16; N] {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let first = u64::from(std::process::id()) * 64;
-    std::array::from_fn(|_| {
-        loop {
-            let port = 12_000 + ((first + NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000) as u16;
-            if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-                return port;
-            }
-        }
-    })
-}
-
-/// The model y = x + 1.
-fn increment() -> Vec<u8> {
-    onnx::file(&onnx::graph(
-        &[onnx::node("Add", &["x", "one"], &["y"], &[])],
-        &[onnx::constant("one", 1.0)],
-        &[onnx::tensor("x", onnx::FLOAT, &[0, 4])],
-        &[onnx::tensor("y", onnx::FLOAT, &[0, 4])],
-    ))
-}
-
-fn write_config(folder: &Path, [scheduler, a, b]: [u16; 3], gpus: usize) {
-    std::fs::write(folder.join("increment.onnx"), increment()).unwrap();
-    let host = |name, role, port: u16| {
-        format!("[[hosts]]\nname = \"{name}\"\nrole = \"{role}\"\naddress = \"127.0.0.1:{port}\"\n")
-    };
-    let text = format!(
-        "{}{}{}\
-         [[hosts]]\nname = \"gpus\"\nrole = \"backend\"\n[[hosts]]\nname = \"cpu\"\nrole = \"backend\"\n\
-         [[executors]]\nkind = \"emulated\"\ncount = {gpus}\nhost = \"gpus\"\n\
-         [[executors]]\nkind = \"cpu\"\nhost = \"cpu\"\n\
-         [[models]]\nname = \"emulated\"\nexecutor = \"emulated\"\nslo_ms = 1000\n\
-         profile = {{ alpha_ms = 1, beta_ms = 5 }}\nmax_batch = 16\n\
-         inputs = [{{ name = \"x\", datatype = \"FP32\", shape = [4] }}]\n\
-         outputs = [{{ name = \"y\", datatype = \"FP32\", shape = [4] }}]\n\
-         [[models]]\nname = \"increment\"\nfile = \"increment.onnx\"\nexecutor = \"cpu\"\nslo_ms = 1000\n\
-         profile = {{ alpha_ms = 1, beta_ms = 5 }}\nmax_batch = 16\n",
-        host("scheduler", "scheduler", scheduler),
-        host("front-a", "frontend", a),
-        host("front-b", "frontend", b),
-    );
-    std::fs::write(folder.join("symphony.toml"), text).unwrap();
-}
-
-impl Cluster {
-    fn start() -> Cluster {
-        let folder = tempfile::tempdir().unwrap();
-        let [scheduler, a, b, http_a, http_b] = free_ports();
-        write_config(folder.path(), [scheduler, a, b], 2);
-        let processes = NAMES.map(|_| None).into_iter().collect();
-        let mut cluster = Cluster { folder, processes, http: [http_a, http_b] };
-        (0..NAMES.len()).for_each(|at| cluster.start_one(at));
-        cluster
-    }
-
-    fn start_one(&mut self, at: usize) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_symphony"));
-        let role = ["frontend", "frontend", "scheduler", "backend", "backend"][at];
-        command.arg(role).arg(self.folder.path()).args(["--name", NAMES[at]]);
-        if at < 2 {
-            command.args(["--http", &format!("127.0.0.1:{}", self.http[at]), "--grpc", "127.0.0.1:0"]);
-        }
-        let log = self.folder.path().join(format!("{}.log", NAMES[at]));
-        let log = File::options().create(true).append(true).open(log).unwrap();
-        self.processes[at] = Some(ServerProcess::start(&mut command, Stdio::from(log)));
-    }
-
-    fn process(&mut self, at: usize) -> &mut ServerProcess {
-        self.processes[at].as_mut().unwrap()
-    }
-
-    fn logs(&self) -> String {
-        let log = |name: &&str| {
-            let text = std::fs::read_to_string(self.folder.path().join(format!("{name}.log")));
-            let text = text.unwrap_or_default();
-            let last: Vec<&str> = text.lines().rev().take(12).collect();
-            format!("{name}:\n  {}\n", last.into_iter().rev().collect::<Vec<_>>().join("\n  "))
-        };
-        NAMES.iter().map(log).collect()
-    }
-}
-
-/// What became of a client's requests.
-#[derive(Default)]
-struct Answers {
-    sent: AtomicU64,
-    good: AtomicU64,
-    /// Answered otherwise: dropped, late, failed.
-    bad: AtomicU64,
-    /// Not answered, since the frontend was not there or died.
-    unanswered: AtomicU64,
-    /// Answered with what is not the answer.
-    wrong: Mutex<Option<String>>,
-}
-
-/// Clients of both models at a frontend, each with one request at a time, until told to stop.
-struct Clients {
-    answers: Arc<Answers>,
-    stop: Arc<AtomicBool>,
-    threads: Vec<std::thread::JoinHandle<()>>,
-}
-
-fn ask(address: SocketAddr, model: &str, x: u64) -> std::io::Result<(u16, String)> {
-    let body = format!(
-        "{{\"inputs\":[{{\"name\":\"x\",\"datatype\":\"FP32\",\"shape\":[1,4],\"data\":[{x},{x},{x},{x}]}}]}}"
-    );
-    let path = format!("/v2/models/{model}/infer");
-    request(address, ("POST", &path), "", &body).map(|(status, _, body)| (status, body))
-}
-
-/// Returns the output that an answer has.
-fn output(body: &str) -> Vec<f64> {
-    let data = body.split_once("\"data\":[").map_or("", |(_, rest)| rest);
-    data.split(']').next().unwrap_or("").split(',').filter_map(|number| number.trim().parse().ok()).collect()
-}
-
-impl Clients {
-    fn start(port: u16) -> Clients {
-        let (answers, stop) = (Arc::new(Answers::default()), Arc::new(AtomicBool::new(false)));
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let threads = ["emulated", "increment"].map(|model| {
-            let (answers, stop) = (Arc::clone(&answers), Arc::clone(&stop));
-            std::thread::spawn(move || {
-                for x in 0.. {
-                    if stop.load(Ordering::Relaxed) {
-                        return;
-                    }
-                    answers.take(address, model, x % 1_000_000);
-                    std::thread::sleep(Duration::from_secs_f64(1.0 / RATE));
-                }
-            })
-        });
-        Clients { answers, stop, threads: threads.into() }
-    }
-
-    fn end(self) -> Arc<Answers> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
-        self.answers
-    }
-}
-
-impl Answers {
-    fn take(&self, address: SocketAddr, model: &str, x: u64) {
-        self.sent.fetch_add(1, Ordering::Relaxed);
-        let count = match ask(address, model, x) {
-            Err(_) => &self.unanswered,
-            Ok((200, body)) => {
-                let right = if model == "increment" { x as f64 + 1.0 } else { 0.0 };
-                if output(&body) != [right; 4] {
-                    *self.wrong.lock().unwrap() = Some(format!("{model} of {x} was answered {body}"));
-                }
-                &self.good
-            }
-            Ok(_) => &self.bad,
-        };
-        count.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn counts(&self) -> [u64; 3] {
-        [&self.good, &self.bad, &self.unanswered].map(|count| count.load(Ordering::Relaxed))
-    }
-}
-
-/// Waits until 95 % of the answers of a window are good, and there are some from each frontend.
-/// Returns how long that took.
-fn wait_until_good(cluster: &Cluster, clients: &[Clients], what: &str) -> Duration {
-    let began = Instant::now();
-    loop {
-        let before: Vec<_> = clients.iter().map(|clients| clients.answers.counts()).collect();
-        std::thread::sleep(WINDOW);
-        let after = clients.iter().map(|clients| clients.answers.counts());
-        let new: Vec<[u64; 3]> =
-            after.zip(&before).map(|(after, before)| [0, 1, 2].map(|at| after[at] - before[at])).collect();
-        let is_good = |[good, bad, unanswered]: &[u64; 3]| {
-            *good > 0 && *good as f64 >= 0.95 * (good + bad + unanswered) as f64
-        };
-        if new.iter().all(is_good) {
-            return began.elapsed() - WINDOW.min(began.elapsed());
-        }
-        let logs = || cluster.logs();
-        assert!(began.elapsed() < BACK_WITHIN, "{what}: not good again: {new:?}\n{}", logs());
-    }
-}
 
 #[test]
 fn a_request_passes_all_hosts_and_its_tensors_are_right() {
-    let mut cluster = Cluster::start();
+    let mut cluster = Cluster::start(ClusterSetup::default());
     for frontend in 0..2 {
         let address = cluster.process(frontend).address();
         wait_until("the links are up", || {
@@ -251,8 +45,8 @@ fn a_request_passes_all_hosts_and_its_tensors_are_right() {
 
 #[test]
 fn every_request_of_a_frontend_that_lives_is_answered_whichever_host_dies_or_stops() {
-    let mut cluster = Cluster::start();
-    let clients = [cluster.http[0], cluster.http[1]].map(Clients::start);
+    let mut cluster = Cluster::start(ClusterSetup::default());
+    let clients = cluster.http.map(Clients::start);
     wait_until_good(&cluster, &clients, "at the start");
     let mut slowest = Duration::ZERO;
     for at in KILLED {
@@ -293,9 +87,10 @@ fn every_request_of_a_frontend_that_lives_is_answered_whichever_host_dies_or_sto
 #[test]
 fn hosts_that_do_not_fit_say_so_on_both_sides() {
     let folder = tempfile::tempdir().unwrap();
-    let ports = free_ports();
+    let ports: [u16; 3] = free_ports();
+    let addresses = ports.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     let start = |role: &str, name: &str, gpus| {
-        write_config(folder.path(), ports, gpus);
+        write_config(folder.path(), addresses, gpus, "");
         let log = File::create(folder.path().join(format!("{role}.log"))).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_symphony"));
         command.arg(role).arg(folder.path()).args(["--name", name]);

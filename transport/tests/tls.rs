@@ -5,6 +5,7 @@ use cluster::Cluster;
 use proptest::prelude::*;
 use std::sync::LazyLock;
 use symphony_transport::tcp::{LinkTls, TlsChannel};
+use symphony_transport::wire::HostRole;
 
 mod cluster;
 
@@ -132,6 +133,27 @@ proptest! {
                 prop_assert!(came.is_empty());
             }
             prop_assert!(side.is_handshaking());
+        }
+    }
+}
+
+#[test]
+fn a_certificate_that_names_roles_is_of_hosts_of_these_only() {
+    let cluster = Cluster::new();
+    for (named, may) in [
+        (&[][..], [true, true, true]),
+        (&["backend"], [false, false, true]),
+        (&["frontend", "scheduler"], [true, true, false]),
+        (&["*"], [true, true, true]),
+    ] {
+        let hosts = [cluster.host(), cluster.host_of(named)];
+        for dials in [true, false] {
+            let mut sides =
+                [TlsChannel::new(&hosts[0], dials).unwrap(), TlsChannel::new(&hosts[1], !dials).unwrap()];
+            assert!(!sides[0].peer_may_be(&hosts[0], HostRole::Backend), "nobody is there yet");
+            pass(&mut sides, &[1_000], |_, byte| byte).unwrap();
+            let is_allowed = HostRole::ALL.map(|role| sides[0].peer_may_be(&hosts[0], role));
+            assert_eq!(is_allowed, may, "{named:?}");
         }
     }
 }

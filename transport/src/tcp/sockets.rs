@@ -6,6 +6,7 @@ use super::poll_driver::PollDriver;
 use super::ring_driver::RingDriver;
 use super::tls::{LinkTls, TlsChannel, overhead};
 use crate::Nanos;
+use crate::wire::HostRole;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 use std::collections::VecDeque;
@@ -391,6 +392,13 @@ impl Sockets {
         }
         let sentence = format!("{address} is not on this host's loopback: links that leave it need TLS");
         Err(io::Error::new(io::ErrorKind::PermissionDenied, sentence))
+    }
+
+    /// Returns true if the peer of an open socket may have this role, as far as its certificate
+    /// goes: without TLS, all may.
+    pub fn peer_may_be(&self, socket: SocketId, role: HostRole) -> bool {
+        let secured = self.open(socket).and_then(|slot| slot.tls.as_deref()).zip(self.tls.as_ref());
+        secured.is_none_or(|(secured, tls)| secured.channel.peer_may_be(tls, role))
     }
 
     /// Returns how many bytes can be queued now; zero if the socket is not open.

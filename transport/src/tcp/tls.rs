@@ -2,10 +2,11 @@
 //! one connection's state machine, by rustls: bytes of the socket go in, what the peer has sent
 //! comes out, and the other way round. Neither has a socket or a clock.
 
-use crate::wire::{CloseCode, Closing, Payload};
+use crate::wire::{CloseCode, Closing, HostRole, Payload};
+use rustls::client::verify_server_name;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{ClientConfig, Connection, RootCertStore, ServerConfig};
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -17,12 +18,15 @@ pub(super) fn overhead(bytes: usize) -> usize {
 }
 
 /// What makes a host of the cluster: a certificate of its own, with its key, and the authorities
-/// whose certificates all hosts have. All hosts' certificates have the same DNS name.
+/// whose certificates all hosts have. All hosts' certificates have the same DNS name. One that also
+/// has that name below a role's, such as `backend.symphony`, is of hosts of that role only.
 #[derive(Clone)]
 pub struct LinkTls {
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
     name: ServerName<'static>,
+    /// The names of hosts of one role.
+    role_names: Vec<(HostRole, ServerName<'static>)>,
 }
 
 /// Why certificates can't be used.
@@ -65,6 +69,9 @@ impl LinkTls {
             roots.add(root).map_err(|error| bad_root(error.to_string()))?;
         }
         let right = "give a DNS name that all hosts' certificates have, such as links.example.internal";
+        let of_role =
+            |role: HostRole| Some((role, ServerName::try_from(format!("{}.{name}", role.name())).ok()?));
+        let role_names = HostRole::ALL.into_iter().filter_map(of_role).collect();
         let name = ServerName::try_from(name.to_owned()).map_err(|error| LinkTlsError {
             part: "name",
             fault: error.to_string(),
@@ -85,7 +92,7 @@ impl LinkTls {
             .with_protocol_versions(&[&rustls::version::TLS13])
             .and_then(|builder| builder.with_root_certificates(roots).with_client_auth_cert(chain, key))
             .map_err(bad_pair)?;
-        Ok(LinkTls { server: Arc::new(server), client: Arc::new(client), name })
+        Ok(LinkTls { server: Arc::new(server), client: Arc::new(client), name, role_names })
     }
 }
 
@@ -122,6 +129,19 @@ impl TlsChannel {
     /// a peer that refuses ours may say so a moment later.
     pub fn is_handshaking(&self) -> bool {
         self.connection.is_handshaking()
+    }
+
+    /// Returns true if the peer's certificate, which was checked, lets it have this role: it names
+    /// the role, or none.
+    pub fn peer_may_be(&self, tls: &LinkTls, role: HostRole) -> bool {
+        let certificate = self.connection.peer_certificates().and_then(|chain| chain.first());
+        let Some(certificate) = certificate.and_then(|first| ParsedCertificate::try_from(first).ok()) else {
+            return false;
+        };
+        let is_named =
+            |(_, name): &&(HostRole, ServerName<'static>)| verify_server_name(&certificate, name).is_ok();
+        let mut named = tls.role_names.iter().filter(is_named).map(|(role, _)| *role).peekable();
+        named.peek().is_none() || named.any(|named| named == role)
     }
 
     /// Takes bytes of the socket, and returns what they were when the peer sent them; bytes of an

@@ -52,11 +52,12 @@ pub enum HostRole {
 }
 
 impl HostRole {
+    /// Every role, in the order of the codes.
+    pub const ALL: [HostRole; 3] = [HostRole::Frontend, HostRole::Scheduler, HostRole::Backend];
+
     /// Returns the role with this code, `None` where there is none.
     pub fn from_code(code: u32) -> Option<HostRole> {
-        [HostRole::Frontend, HostRole::Scheduler, HostRole::Backend]
-            .into_iter()
-            .find(|&role| role as u32 == code)
+        HostRole::ALL.into_iter().find(|&role| role as u32 == code)
     }
 
     /// Returns the role's name in messages.

@@ -21,8 +21,14 @@ impl Cluster {
 
     /// Makes a host with a certificate of its own.
     pub(crate) fn host(&self) -> LinkTls {
+        self.host_of(&[])
+    }
+
+    /// Makes a host whose certificate names these roles.
+    pub(crate) fn host_of(&self, roles: &[&str]) -> LinkTls {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec![NAME.to_owned()]).unwrap();
+        let of_roles = roles.iter().map(|role| format!("{role}.{NAME}"));
+        let params = CertificateParams::new(of_roles.chain([NAME.to_owned()]).collect::<Vec<_>>()).unwrap();
         let certificate = params.signed_by(&key, &self.authority).unwrap();
         let (certificate, key) = (certificate.pem(), key.serialize_pem());
         LinkTls::new(certificate.as_bytes(), key.as_bytes(), self.authority.pem().as_bytes(), NAME).unwrap()

@@ -120,9 +120,13 @@ impl LinkThread {
                 }
             }
             SocketChange::Connected(socket) => {
-                if let Some(at) = self.link_of(LinkSocket::Dialing(socket)) {
-                    self.open(at, socket, now);
+                let Some(at) = self.link_of(LinkSocket::Dialing(socket)) else { return };
+                let role = self.host.peer(at).0;
+                if self.sockets.peer_may_be(socket, role) {
+                    return self.open(at, socket, now);
                 }
+                self.refuse(now, socket, &closing(CloseCode::Mismatch, &wrong_role(role)));
+                self.ended(at, now, &wrong_role(role));
             }
             SocketChange::Greeted(_, Greeted::Waits) => {}
             SocketChange::Greeted(socket, Greeted::Refused(bytes)) => self.refuse(now, socket, &bytes),
@@ -151,6 +155,10 @@ impl LinkThread {
             tracing::warn!("a connection was refused: {sentence}");
             return self.refuse(now, socket, &closing(CloseCode::Mismatch, &sentence));
         };
+        if !self.sockets.peer_may_be(socket, peer.0) {
+            tracing::warn!("a connection was refused: {}", wrong_role(peer.0));
+            return self.refuse(now, socket, &closing(CloseCode::Mismatch, &wrong_role(peer.0)));
+        }
         if let LinkSocket::Open(before) = self.ends[at].socket {
             self.sockets.close(now, before);
         }
@@ -296,6 +304,11 @@ impl LinkThread {
             }
         });
     }
+}
+
+/// Says that a peer's certificate is of hosts of another role.
+fn wrong_role(role: HostRole) -> String {
+    format!("the peer's certificate is of another role than {}, by its DNS names", role.name())
 }
 
 fn state_of(link: &HostLink, socket: LinkSocket) -> LinkState {

@@ -1,0 +1,51 @@
+//! An engine spread over processes whose links are mutual TLS: every role speaks it with every
+//! other, and a host is no more than its certificate says; docs/security.md.
+
+mod harness;
+
+use harness::certificates::LinkAuthority;
+use harness::cluster::{Cluster, ClusterSetup, NAMES, ROLES, ask, output};
+use harness::process::wait_until;
+use std::path::Path;
+
+/// A cluster on loopback whose hosts have certificates of these roles.
+fn with_certificates(roles: [&'static str; 5]) -> Cluster {
+    let authority = LinkAuthority::new();
+    let more = move |folder: &Path, at: usize| authority.write(folder, roles[at]);
+    Cluster::start(ClusterSetup { more: Box::new(more), ..ClusterSetup::default() })
+}
+
+#[test]
+fn requests_pass_links_of_all_roles_over_mutual_tls() {
+    let mut cluster = with_certificates(ROLES);
+    for address in cluster.http {
+        for model in ["increment", "emulated"] {
+            wait_until(&format!("{model} is served"), || {
+                ask(address, model, 7).is_ok_and(|(status, _)| status == 200)
+            });
+        }
+        for x in 0..20 {
+            let (status, body) = ask(address, "increment", x).unwrap();
+            assert_eq!((status, output(&body)), (200, vec![x as f64 + 1.0; 4]), "{body}");
+        }
+    }
+    for (at, name) in NAMES.iter().enumerate() {
+        assert_eq!(cluster.process(at).interrupt(), Some(0), "{name}: {}", cluster.logs());
+    }
+}
+
+#[test]
+fn a_host_whose_certificate_is_of_another_role_is_refused() {
+    // The second backend has that of a frontend.
+    let cluster = with_certificates(["frontend", "frontend", "scheduler", "backend", "frontend"]);
+    let [address, _] = cluster.http;
+    wait_until("the backend with the right one serves", || {
+        ask(address, "emulated", 7).is_ok_and(|(status, _)| status == 200)
+    });
+    let sentence = "the peer's certificate is of another role than backend";
+    wait_until("both sides say why", || {
+        ["scheduler", "front-a", "cpu"].iter().all(|name| cluster.log(name).contains(sentence))
+    });
+    assert!(!cluster.log("scheduler").contains("the link to backend cpu is up"), "{}", cluster.logs());
+    assert!(ask(address, "increment", 7).is_ok_and(|(status, _)| status != 200));
+}
