@@ -73,6 +73,7 @@ def frames():
     yield "TensorWrite", record("TensorWrite", slot=2**63, bytes=6), b"output"
     offer = record("RdmaOffer", gid=bytes(range(16)), landing=2**40, landing_bytes=2**20, queue_pair=17, mtu=1024, reads=16)
     yield "Rdma", offer, record("ExportedClass", slots=2**41, states=2**42, slot_bytes=640, count=8, number=1)
+    yield "Delays", record("MeasuredDelays", way=10**5, fetch=2 * 10**5, fetch_per_kib=2**64 - 1)
 
 
 def main():

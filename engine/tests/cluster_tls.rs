@@ -5,7 +5,7 @@ mod harness;
 
 use harness::certificates::LinkAuthority;
 use harness::cluster::{Cluster, ClusterSetup, NAMES, ROLES, ask, output};
-use harness::process::wait_until;
+use harness::process::{request, wait_until};
 use std::path::Path;
 
 /// A cluster on loopback whose hosts have certificates of these roles.
@@ -28,6 +28,18 @@ fn requests_pass_links_of_all_roles_over_mutual_tls() {
             let (status, body) = ask(address, "increment", x).unwrap();
             assert_eq!((status, output(&body)), (200, vec![x as f64 + 1.0; 4]), "{body}");
         }
+    }
+    // What the links have measured is allowed for, and shown.
+    wait_until("the policy has measured delays", || {
+        cluster.log("scheduler").contains("the policy allows for measured delays")
+    });
+    let (_, _, metrics) = request(cluster.http[0], ("GET", "/metrics"), "", "").unwrap();
+    for (peer, role) in [("scheduler", "scheduler"), ("gpus", "backend"), ("cpu", "backend")] {
+        let labels = format!("{{peer=\"{peer}\",role=\"{role}\"}}");
+        assert!(metrics.contains(&format!("symphony_link_up{labels} 1\n")), "{metrics}");
+        let delay = format!("symphony_link_delay_seconds{labels} ");
+        let delay = metrics.lines().find_map(|line| line.strip_prefix(&delay)).unwrap();
+        assert!(delay.parse::<f64>().unwrap() > 0.0, "{peer}: {delay}");
     }
     for (at, name) in NAMES.iter().enumerate() {
         assert_eq!(cluster.process(at).interrupt(), Some(0), "{name}: {}", cluster.logs());

@@ -9,9 +9,9 @@ use std::path::Path;
 use symphony_transport::message::{BatchEntry, Completion, Ending, Request, Response};
 use symphony_transport::wire::{
     Accepted, Alive, BackendCompletion, CloseCode, Closing, CreditGrant, ExportedClass, FrameHeader,
-    FrameKind, GpuPresence, GrantedBatch, Hello, HostRole, LandedAnswer, MAX_PAYLOAD_BYTES, OfferedModel,
-    Presence, RdmaOffer, ReadOutcome, TensorData, TensorRead, TensorWrite, TimeAnswer, TimeProbe, VERSION,
-    decode,
+    FrameKind, GpuPresence, GrantedBatch, Hello, HostRole, LandedAnswer, MAX_PAYLOAD_BYTES, MeasuredDelays,
+    OfferedModel, Presence, RdmaOffer, ReadOutcome, TensorData, TensorRead, TensorWrite, TimeAnswer,
+    TimeProbe, VERSION, decode,
 };
 
 /// A record's heading, and its fields as the first three cells of their rows.
@@ -69,6 +69,7 @@ fn layouts() -> Vec<Layout> {
         layout!("ExportedClass", ExportedClass: slots, states, slot_bytes, count, frontend, number, slots_key,
             states_key),
         layout!("LandedAnswer", LandedAnswer: response, at, bytes, offset, given_back, reserved),
+        layout!("MeasuredDelays", MeasuredDelays: way, fetch, fetch_per_kib),
     ]
 }
 

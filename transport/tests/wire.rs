@@ -123,6 +123,7 @@ fn any_frame() -> impl Strategy<Value = Vec<u8>> {
             let head = RdmaOffer { queue_pair, packet, lid, mtu, reads, reserved: 0, ..drawn };
             frame(Payload::Rdma(head, (&classes[..]).into()))
         }),
+        pod().prop_map(|head| frame(Payload::Delays(head))),
     ]
 }
 
@@ -214,7 +215,7 @@ fn a_refusal_says_what_is_wrong_and_what_would_be_right() {
         with(4, 2),
         "the peer speaks version 2 of the protocol, this host version 1: run the same release on both"
     );
-    assert_eq!(with(6, 17), "a frame of kind 17: there are 1 to 16");
+    assert_eq!(with(6, 18), "a frame of kind 18: there are 1 to 17");
     assert_eq!(with(8, 15), "Alive: 15 bytes of payload, where there should be 16");
     assert_eq!(with(11, 1), "Alive: 16777232 bytes of payload, the most are 1048576");
     assert_eq!(with(12, 9), "Alive, record 0: reserved is 9, where it should be 0");
@@ -276,5 +277,5 @@ fn every_kind_has_a_code_and_a_code_its_kind() {
     for (code, kind) in (1..).zip(FrameKind::ALL) {
         assert_eq!((kind as u16, FrameKind::from_code(code)), (code, Some(kind)));
     }
-    assert_eq!((FrameKind::from_code(0), FrameKind::from_code(17)), (None, None));
+    assert_eq!((FrameKind::from_code(0), FrameKind::from_code(18)), (None, None));
 }

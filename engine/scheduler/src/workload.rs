@@ -106,6 +106,18 @@ impl Network {
     pub fn delay(&self, size: usize) -> Nanos {
         Nanos(self.control.0 + self.data_per_request.0 * size as u64)
     }
+
+    /// Returns these delays, each made smaller by the same factor if those of a request alone, in
+    /// sum, are longer than `most`. A model whose delays leave its batches no time would run none.
+    pub fn within(self, most: Nanos) -> Network {
+        let sum = self.delay(1).0.saturating_add(self.result.0);
+        if sum <= most.0 {
+            return self;
+        }
+        let part = |delay: Nanos| Nanos((u128::from(delay.0) * u128::from(most.0) / u128::from(sum)) as u64);
+        let Network { control, data_per_request, result } = self;
+        Network { control: part(control), data_per_request: part(data_per_request), result: part(result) }
+    }
 }
 
 /// One model of a workload.

@@ -11,7 +11,7 @@ use symphony_transport::Nanos;
 use symphony_transport::message::{Class, QueueId};
 
 /// The longest network delay that is believed, an hour: what a configuration may give is far below.
-const MAX_DELAY_NS: u64 = 3_600_000_000_000;
+pub(super) const MAX_DELAY_NS: u64 = 3_600_000_000_000;
 
 /// The description of any recorded thread.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -44,6 +44,7 @@ impl From<ModelEvent<'_>> for Cause {
             | ModelEvent::Settle
             | ModelEvent::Set(_)
             | ModelEvent::Rescale(_)
+            | ModelEvent::Delays(_)
             | ModelEvent::StartReserving => Cause::Request,
         }
     }

@@ -4,6 +4,7 @@
 //! bytes". Messages to the RankThread travel as these records as well. `codec.rs` encodes them in a
 //! file.
 
+use super::description::MAX_DELAY_NS;
 use bytemuck::{Pod, Zeroable};
 use std::fmt;
 use symphony_scheduler::limits::RATE_SAMPLES;
@@ -16,6 +17,7 @@ use symphony_scheduler::rank::checkpoint::{SavedGpu, SavedModel};
 use symphony_scheduler::rank::packing::Packing;
 use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, Reservation};
 use symphony_scheduler::rule_setting::RuleSetting;
+use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, NO_DEADLINE, QueueId, Request};
 
@@ -55,6 +57,8 @@ pub(super) enum Kind {
     Set = 23,
     /// Another profile: the scale of the one that the queue began with.
     Rescale = 24,
+    /// Other delays of the network.
+    Delays = 25,
     /// An input of a RankState, as the next kinds; all but `Completion`, `Presence` and `Match` are
     /// also decisions of a ModelQueue.
     Ready = 32,
@@ -111,6 +115,7 @@ impl Kind {
             22 => Kind::StartReserving,
             23 => Kind::Set,
             24 => Kind::Rescale,
+            25 => Kind::Delays,
             32 => Kind::Ready,
             33 => Kind::Withdraw,
             34 => Kind::Report,
@@ -157,7 +162,7 @@ pub(crate) struct Record {
 const COUNTS_PER_RECORD: usize = 6;
 
 /// The number of records that hold a queue's scalars.
-pub(super) const SCALAR_RECORDS: usize = 5;
+pub(super) const SCALAR_RECORDS: usize = 6;
 
 /// The number of records that hold a rate meter's counts.
 pub(super) const COUNT_RECORDS: usize = RATE_SAMPLES.div_ceil(COUNTS_PER_RECORD);
@@ -316,6 +321,7 @@ impl Record {
             ModelEvent::Grant(grant) => Record::grant(grant),
             ModelEvent::Set(setting) => Record::setting(Kind::Set, queue, setting),
             ModelEvent::Rescale(scaled) => Record::scale(Kind::Rescale, queue, scaled.scale),
+            ModelEvent::Delays(network) => Record::delays(Kind::Delays, queue, network),
             ModelEvent::StartReserving => Record::of(Kind::StartReserving, queue),
             ModelEvent::Stop => Record::of(Kind::Stop, queue),
         }
@@ -360,6 +366,19 @@ impl Record {
         ProfileScale(std::array::from_fn(|at| bytes[at].cast_signed().max(-TOP_LEVEL)))
     }
 
+    fn delays(kind: Kind, queue: QueueId, network: Network) -> Record {
+        let Network { control, data_per_request, result } = network;
+        Record { a: control.0, b: data_per_request.0, c: result.0, ..Record::of(kind, queue) }
+    }
+
+    /// Returns the delays of a [`Kind::Delays`]. One that none can have, of a damaged file, is the
+    /// longest that is believed.
+    fn as_delays(&self) -> Network {
+        let [control, data_per_request, result] =
+            [self.a, self.b, self.c].map(|delay| Nanos(delay.min(MAX_DELAY_NS)));
+        Network { control, data_per_request, result }
+    }
+
     /// Returns the event that [`Record::event`] made the record of; `None` if it is not of a queue.
     /// `request` is the record's [`Record::as_request`], `scaled` the profile by its
     /// [`Record::as_scale`].
@@ -376,6 +395,7 @@ impl Record {
             Kind::Grant => ModelEvent::Grant(self.as_grant()),
             Kind::Set => ModelEvent::Set(self.as_setting()),
             Kind::Rescale => ModelEvent::Rescale(scaled?),
+            Kind::Delays => ModelEvent::Delays(self.as_delays()),
             Kind::StartReserving => ModelEvent::StartReserving,
             Kind::Stop => ModelEvent::Stop,
             _ => return None,
@@ -551,7 +571,8 @@ impl Record {
             ..Record::of(Kind::SavedModel, queue)
         };
         let fourth = Record::setting(Kind::SavedModel, queue, saved.setting);
-        [first, second, third, fourth, Record::scale(Kind::SavedModel, queue, saved.scale)]
+        let fifth = Record::scale(Kind::SavedModel, queue, saved.scale);
+        [first, second, third, fourth, fifth, Record::delays(Kind::SavedModel, queue, saved.network)]
     }
 
     pub(super) fn saved_counts(queue: QueueId, saved: &Saved) -> impl Iterator<Item = Record> {
@@ -566,7 +587,7 @@ impl Record {
 
     /// Returns the state that the records of [`Record::saved_model`] and these counts were made of.
     pub(super) fn as_saved(
-        [first, second, third, fourth, fifth]: &[Record; SCALAR_RECORDS],
+        [first, second, third, fourth, fifth, sixth]: &[Record; SCALAR_RECORDS],
         counts: &[Record],
     ) -> Saved {
         let mut all = [0; RATE_SAMPLES];
@@ -596,6 +617,7 @@ impl Record {
             unexpected: third.flag & 4 != 0,
             setting: fourth.as_setting(),
             scale: fifth.as_scale(),
+            network: sixth.as_delays(),
         }
     }
 
@@ -722,6 +744,13 @@ impl fmt::Display for Record {
                     "batches of model {model} take {least:.2} to {most:.2} times what they took at first"
                 )
             }
+            Kind::Delays => write!(
+                f,
+                "the network of model {model} delays by {}, {} for each request and {} back",
+                Millis(a),
+                Millis(b),
+                Millis(c)
+            ),
             Kind::StartReserving => write!(f, "model {model} sends reservations from now on"),
             Kind::AllReserved => f.write_str("every model has sent a reservation"),
             Kind::Bounds => {
@@ -808,6 +837,12 @@ mod tests {
     const SETTING: RuleSetting =
         RuleSetting { price: f32::INFINITY, patience: 0.25, lead: 0.0, spread: true };
 
+    const NETWORK: Network = Network {
+        control: Nanos::from_micros(300),
+        data_per_request: Nanos::from_micros(20),
+        result: Nanos(MAX_DELAY_NS),
+    };
+
     const SCALE: ProfileScale = ProfileScale([
         0, 1, -1, TOP_LEVEL, -TOP_LEVEL, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, -19, -20,
     ]);
@@ -822,7 +857,7 @@ mod tests {
     fn a_kind_survives_its_number() {
         let known = (0..=255).filter_map(|code| Some((code, Kind::of(code)?)));
         assert!(known.clone().all(|(code, kind)| kind as u8 == code && code < 0x80));
-        assert_eq!(known.count(), 35);
+        assert_eq!(known.count(), 36);
     }
 
     #[test]
@@ -893,6 +928,7 @@ mod tests {
             ModelEvent::Grant(grant),
             ModelEvent::Set(SETTING),
             ModelEvent::Rescale(&scaled),
+            ModelEvent::Delays(NETWORK),
             ModelEvent::StartReserving,
             ModelEvent::Stop,
         ];
@@ -935,6 +971,7 @@ mod tests {
             unexpected: true,
             setting: SETTING,
             scale: SCALE,
+            network: NETWORK,
         };
         let scalars = Record::saved_model(QueueId(1), &saved, 8_192);
         let counts: Vec<Record> = Record::saved_counts(QueueId(1), &saved).collect();

@@ -253,6 +253,7 @@ impl Models {
                     | Kind::Cancel
                     | Kind::Set
                     | Kind::Rescale
+                    | Kind::Delays
                     | Kind::StartReserving,
                 ) => self.input(at, &record, run)?,
                 Some(

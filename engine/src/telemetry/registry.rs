@@ -12,6 +12,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::counters::Counters;
 use crate::runtime::frontend::{Frontend, ModelInfo, ModelTable, ServedQuery, SlotState};
 use crate::runtime::gpu_memory::ServedGpus;
+use crate::runtime::links::{LinkBoard, LinkView};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,6 +32,7 @@ pub struct Telemetry {
     health: Mutex<ThreadHealth>,
     history: Mutex<LoadHistory>,
     traces: Option<Arc<TraceCounts>>,
+    links: Option<Arc<LinkBoard>>,
 }
 
 impl Telemetry {
@@ -46,6 +48,7 @@ impl Telemetry {
             health: Mutex::new(ThreadHealth::new(engine.profiles())),
             history: Mutex::default(),
             traces: None,
+            links: engine.links().cloned(),
         }
     }
 
@@ -61,6 +64,7 @@ impl Telemetry {
             health: Mutex::new(ThreadHealth::new(&[])),
             history: Mutex::default(),
             traces: None,
+            links: None,
         }
     }
 
@@ -131,6 +135,11 @@ impl Telemetry {
     /// Returns the counts of traces, if there are any.
     pub fn traces(&self) -> Option<&TraceCounts> {
         self.traces.as_deref()
+    }
+
+    /// Returns the links to other hosts; none where the engine is one process.
+    pub fn links(&self) -> Vec<LinkView> {
+        self.links.as_ref().map_or(Vec::new(), |board| board.links())
     }
 
     /// Returns the HTTP responses of all cores by status.

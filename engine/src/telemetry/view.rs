@@ -9,6 +9,7 @@ use super::outcome::InferOutcome;
 use super::registry::Telemetry;
 use crate::runtime::counters::executions::{GpuExecutions, ModelExecutions};
 use crate::runtime::frontend::{ModelInfo, ServedQuery};
+use crate::runtime::links::LinkView;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -74,6 +75,8 @@ struct View<'a> {
     models: Vec<ModelView<'a>>,
     /// The number of further models that were asked for.
     models_left_out: usize,
+    /// The links to other hosts, where the engine is spread over several.
+    links: Vec<LinkRow>,
     size_bounds: &'static [usize],
     stages: [&'static str; STAGES.len()],
     batches: Batches,
@@ -96,6 +99,44 @@ struct LaneView {
     gpu: usize,
     busy_us: u64,
     batches: u64,
+}
+
+/// A link to another host. What is not known is null.
+#[derive(Serialize)]
+struct LinkRow {
+    peer: String,
+    role: &'static str,
+    state: &'static str,
+    connections: u64,
+    received_bytes: u64,
+    sent_bytes: u64,
+    round_trip_us: Option<f64>,
+    /// The delay of the peer's frames on their way here that 99 % do not exceed.
+    delay_us: Option<f64>,
+    clock_offset_us: Option<f64>,
+    clock_error_us: Option<f64>,
+    clock_drift_ppm: Option<f64>,
+    last_end: String,
+}
+
+impl From<LinkView> for LinkRow {
+    fn from(link: LinkView) -> LinkRow {
+        let us = |nanos: Nanos| nanos.0 as f64 / 1e3;
+        LinkRow {
+            peer: link.peer,
+            role: link.role.name(),
+            state: link.state.name(),
+            connections: link.connections,
+            received_bytes: link.bytes[0],
+            sent_bytes: link.bytes[1],
+            round_trip_us: link.round_trip.map(us),
+            delay_us: link.delay.map(us),
+            clock_offset_us: link.clock_offset_ns.map(|offset| offset as f64 / 1e3),
+            clock_error_us: link.clock_error.map(us),
+            clock_drift_ppm: link.clock_drift_ppb.map(|drift| drift as f64 / 1e3),
+            last_end: link.last_end,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -208,6 +249,7 @@ fn json(telemetry: &Telemetry, query: &Query) -> String {
         }),
         models,
         models_left_out,
+        links: telemetry.links().into_iter().map(LinkRow::from).collect(),
         size_bounds: &SIZE_BOUNDS,
         stages: STAGES.map(|(name, _)| name),
         batches: batches(telemetry, query.since.clone()),

@@ -30,9 +30,25 @@ pub(super) struct DashboardData {
     pub(super) memory: Vec<PagesData>,
     pub(super) models: Vec<ModelData>,
     pub(super) models_left_out: usize,
+    #[serde(default)]
+    pub(super) links: Vec<LinkData>,
     pub(super) size_bounds: Vec<u64>,
     pub(super) profile: Option<ProfileData>,
     pub(super) history: Option<HistoryData>,
+}
+
+/// A link of a frontend to another host.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct LinkData {
+    pub(super) peer: String,
+    pub(super) state: String,
+    pub(super) connections: u64,
+    pub(super) received_bytes: u64,
+    pub(super) sent_bytes: u64,
+    pub(super) round_trip_us: Option<f64>,
+    pub(super) delay_us: Option<f64>,
+    pub(super) clock_offset_us: Option<f64>,
+    pub(super) clock_drift_ppm: Option<f64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -4,6 +4,7 @@
 
 use super::detail;
 use super::figures::{Figures, Row as Figure, SECONDS};
+use super::links;
 use super::panel::{INK, panel};
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
@@ -54,7 +55,9 @@ pub(super) struct TopFrame<'a> {
 impl TopFrame<'_> {
     /// Returns the number of rows that show everything: all models, and the GPUs that fit.
     pub(super) fn rows_needed(figures: &Figures) -> u16 {
-        u16::try_from(figures.models()).unwrap_or(u16::MAX).saturating_add(18)
+        u16::try_from(figures.models())
+            .unwrap_or(u16::MAX)
+            .saturating_add(18 + links::height(&figures.last().links))
     }
 
     /// Draws the frame.
@@ -80,10 +83,12 @@ impl TopFrame<'_> {
     }
 
     fn overview(&self, screen: &mut ratatui::Frame<'_>, area: Rect, rows: &[Figure]) {
-        let [totals, goodput, gpus, models, latency] = Layout::vertical([
+        let links = &self.figures.last().links;
+        let [totals, goodput, gpus, hosts, models, latency] = Layout::vertical([
             Constraint::Length(2),
             Constraint::Length(4),
             Constraint::Length(GPU_ROWS + 1),
+            Constraint::Length(links::height(links)),
             Constraint::Min(4),
             Constraint::Length(if area.height >= 20 { 5 } else { 0 }),
         ])
@@ -91,6 +96,7 @@ impl TopFrame<'_> {
         screen.render_widget(self.totals(), totals);
         self.goodput(screen, goodput);
         self.gpus(screen, gpus);
+        links::draw(screen, hosts, links);
         self.models(screen, models, rows);
         if let Some(row) = rows.get(self.chosen) {
             let title = Line::from(vec!["Latencies of ".into(), row.name.clone().bold()]);
@@ -277,7 +283,7 @@ fn help(screen: &mut ratatui::Frame<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::feed::DashboardData;
+    use super::super::feed::{DashboardData, LinkData};
     use super::super::figures::tests::answer;
     use super::*;
     use ratatui::Terminal;
@@ -329,6 +335,37 @@ mod tests {
         let row = text.lines().find(|line| line.contains("▸ resnet50")).unwrap();
         let numbers: Vec<&str> = row.split_whitespace().skip(3).take(6).collect();
         assert_eq!(numbers, ["90", "10.00", "3.0", "7", "21.0", "40"], "{text}");
+    }
+
+    #[test]
+    fn a_frontend_shows_its_links() {
+        let link = LinkData {
+            peer: "scheduler".into(),
+            state: "up".into(),
+            connections: 3,
+            received_bytes: 1_500_000,
+            round_trip_us: Some(250.0),
+            delay_us: Some(1_400.0),
+            clock_offset_us: Some(-7_000.0),
+            ..LinkData::default()
+        };
+        let figures = Figures::new(DashboardData {
+            links: vec![link, LinkData { peer: "back".into(), state: "down".into(), ..LinkData::default() }],
+            ..answer(1)
+        });
+        let (text, _) = drawn(80, 24, &frame(&figures));
+        assert_shows(&text, &["Links; times in ms", "resnet50", "SLO 40 ms"]);
+        let row = |peer: &str| {
+            let mut lines = text.lines().map(|line| line.trim_matches('"').trim_start());
+            let line = lines.find(|line| line.starts_with(&format!("{peer} "))).unwrap();
+            line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            row("scheduler"),
+            ["scheduler", "up", "3", "0.25", "1.40", "-7.00", "–", "1.5", "0.0"],
+            "{text}"
+        );
+        assert_eq!(row("back")[..4], ["back", "down", "0", "–"], "{text}");
     }
 
     #[test]

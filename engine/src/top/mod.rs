@@ -7,6 +7,7 @@ mod detail;
 mod feed;
 mod figures;
 mod frame;
+mod links;
 mod panel;
 mod server_call;
 

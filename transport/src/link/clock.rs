@@ -31,6 +31,13 @@ pub struct InstantBounds {
     pub latest: Nanos,
 }
 
+impl InstantBounds {
+    /// Returns the middle: what the instant is if the fastest probe took as long there as back.
+    pub fn middle(self) -> Nanos {
+        self.earliest + Nanos((self.latest - self.earliest).0 / 2)
+    }
+}
+
 /// Bounds on the peer's reading minus ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct OffsetBounds {
@@ -125,6 +132,13 @@ impl PeerClock {
         let more = widening(distance + 2 * widening(distance));
         let nanos = |instant: i128| Nanos(instant.clamp(0, i128::from(u64::MAX)) as u64);
         Some(InstantBounds { earliest: nanos(theirs - most - more), latest: nanos(theirs - least + more) })
+    }
+
+    /// Returns how much more the peer's clock reads than ours at `now`, in nanoseconds, by the
+    /// middle of its bounds.
+    pub fn offset_ns(&self, now: Nanos) -> Option<i64> {
+        let OffsetBounds { least, most, .. } = self.bounds?.aged(now);
+        Some(((least + most) / 2).clamp(i64::MIN.into(), i64::MAX.into()) as i64)
     }
 
     /// Returns the most that an instant of `now` is wrong by if the middle of its bounds is taken.

@@ -110,6 +110,8 @@ pub struct HostLink {
     known: u64,
     clock: PeerClock,
     one_way: DelayWindow,
+    /// The time that the last probe and its answer were under way.
+    round_trip: Option<Nanos>,
     backoff: Backoff,
 }
 
@@ -122,7 +124,7 @@ impl HostLink {
         let phase = Phase::Down(now);
         let connection = ConnectionState::default();
         let (clock, one_way) = (PeerClock::default(), DelayWindow::default());
-        HostLink { terms, phase, connection, known: 0, clock, one_way, backoff }
+        HostLink { terms, phase, connection, known: 0, clock, one_way, round_trip: None, backoff }
     }
 
     /// Returns when to connect; `None` while there is a connection, or if there is to be none.
@@ -156,10 +158,17 @@ impl HostLink {
     }
 
     /// Returns the delays of the peer's frames on their way here: from the instant at which a probe
-    /// or a heartbeat was written to that at which this side has read it, at most. Of the
-    /// scheduler's frames at a backend that is d_ctrl; of a backend's at a frontend, d_resp.
+    /// or a heartbeat was written to that at which this side has read it, by the middle of the
+    /// clock's bounds: so the delays of both directions together are right, and each is wrong by
+    /// half of what the ways of the fastest probe differ by. Of the scheduler's frames at a backend
+    /// that is d_ctrl; of a backend's at a frontend, d_resp.
     pub fn one_way(&self) -> &DelayWindow {
         &self.one_way
+    }
+
+    /// Returns the time that the last probe and its answer were under way; `None` before the first.
+    pub fn round_trip(&self) -> Option<Nanos> {
+        self.round_trip
     }
 
     /// Begins a connection: the next [`HostLink::write`] gives the `Hello`. Each connection is a
@@ -356,6 +365,7 @@ impl HostLink {
                 // Another process's clock has another origin.
                 self.clock = PeerClock::default();
                 self.one_way = DelayWindow::default();
+                self.round_trip = None;
                 self.known = theirs.incarnation;
                 self.connection.to_peer = SendCredits::new(theirs.credits);
                 self.connection.peer = Some(theirs);
@@ -403,16 +413,16 @@ impl HostLink {
         Ok(None)
     }
 
-    /// Notes the delay of a frame of the peer, once its clock can be mapped: the most that it can
-    /// have been.
+    /// Notes the delay of a frame of the peer, once its clock can be mapped.
     fn note_delay(&mut self, now: Nanos, sent: Nanos) {
         if let Some(bounds) = self.clock.to_ours(sent, now) {
-            self.one_way.record(Nanos(now.0.saturating_sub(bounds.earliest.0)));
+            self.one_way.record(Nanos(now.0.saturating_sub(bounds.middle().0)));
         }
     }
 
     fn on_time_answer(&mut self, now: Nanos, answer: TimeAnswer) -> Result<(), Disagreement> {
         if self.connection.probed.take() == Some(answer.sent) && self.clock.on_answer(answer, now) {
+            self.round_trip = Some((now - answer.sent) - (answer.answered - answer.received));
             return Ok(());
         }
         let sentence = "TimeAnswer: an answer to no probe, or one that no clock gives".to_owned();

@@ -3,8 +3,8 @@
 
 use super::records::{
     Accepted, Alive, BackendCompletion, CloseCode, Closing, CreditGrant, GpuPresence, GrantedBatch, Hello,
-    HostRole, OfferedModel, Presence, ReadOutcome, RecordList, TensorData, TensorRead, TensorWrite,
-    TimeAnswer, TimeProbe,
+    HostRole, MeasuredDelays, OfferedModel, Presence, ReadOutcome, RecordList, TensorData, TensorRead,
+    TensorWrite, TimeAnswer, TimeProbe,
 };
 use super::text::Text;
 use crate::Nanos;
@@ -60,6 +60,7 @@ impl CheckedRecord for TimeAnswer {}
 impl CheckedRecord for CreditGrant {}
 impl CheckedRecord for TensorRead {}
 impl CheckedRecord for TensorWrite {}
+impl CheckedRecord for MeasuredDelays {}
 
 impl CheckedRecord for Hello {
     fn check(&self) -> Result<(), WrongField> {

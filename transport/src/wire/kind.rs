@@ -44,11 +44,13 @@ pub enum FrameKind {
     TensorWrite = 15,
     /// An end of an RDMA connection.
     Rdma = 16,
+    /// What the sender has measured of the network.
+    Delays = 17,
 }
 
 impl FrameKind {
     /// Every kind, in the order of the codes.
-    pub const ALL: [FrameKind; 16] = {
+    pub const ALL: [FrameKind; 17] = {
         use FrameKind::*;
         [
             Hello,
@@ -67,6 +69,7 @@ impl FrameKind {
             TensorData,
             TensorWrite,
             Rdma,
+            Delays,
         ]
     };
 

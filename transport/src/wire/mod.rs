@@ -36,8 +36,8 @@ pub use payload::{Payload, decode};
 pub use rdma_records::{ExportedClass, LandedAnswer, RdmaOffer};
 pub use records::{
     Accepted, Alive, BackendCompletion, CloseCode, Closing, CreditGrant, GpuPresence, GrantedBatch, Hello,
-    HostRole, OfferedModel, Presence, ReadOutcome, RecordList, TensorData, TensorRead, TensorWrite,
-    TimeAnswer, TimeProbe,
+    HostRole, MeasuredDelays, OfferedModel, Presence, ReadOutcome, RecordList, TensorData, TensorRead,
+    TensorWrite, TimeAnswer, TimeProbe,
 };
 pub use text::Text;
 

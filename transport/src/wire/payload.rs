@@ -7,8 +7,8 @@ use super::header::{FrameHeader, HEADER_BYTES};
 use super::kind::{FrameKind, MAX_PAYLOAD_BYTES};
 use super::rdma_records::{ExportedClass, RdmaOffer};
 use super::records::{
-    Accepted, Alive, BackendCompletion, Closing, CreditGrant, GpuPresence, GrantedBatch, Hello, OfferedModel,
-    RecordList, TensorData, TensorRead, TensorWrite, TimeAnswer, TimeProbe,
+    Accepted, Alive, BackendCompletion, Closing, CreditGrant, GpuPresence, GrantedBatch, Hello,
+    MeasuredDelays, OfferedModel, RecordList, TensorData, TensorRead, TensorWrite, TimeAnswer, TimeProbe,
 };
 use crate::message::{BatchEntry, Request, Response};
 use bytemuck::bytes_of;
@@ -48,6 +48,8 @@ pub enum Payload<'a> {
     TensorWrite(TensorWrite, &'a [u8]),
     /// An end of an RDMA connection, and the slots that can be read over it.
     Rdma(RdmaOffer, RecordList<'a, ExportedClass>),
+    /// Measured delays.
+    Delays(MeasuredDelays),
 }
 
 impl<'a> Payload<'a> {
@@ -70,6 +72,7 @@ impl<'a> Payload<'a> {
             Payload::TensorData(..) => FrameKind::TensorData,
             Payload::TensorWrite(..) => FrameKind::TensorWrite,
             Payload::Rdma(..) => FrameKind::Rdma,
+            Payload::Delays(_) => FrameKind::Delays,
         }
     }
 
@@ -92,6 +95,7 @@ impl<'a> Payload<'a> {
             Payload::TensorData(head, bytes) => (bytes_of(head), bytes),
             Payload::TensorWrite(head, bytes) => (bytes_of(head), bytes),
             Payload::Rdma(head, classes) => (bytes_of(head), classes.as_bytes()),
+            Payload::Delays(head) => (bytes_of(head), &[]),
         }
     }
 
@@ -185,6 +189,7 @@ impl<'a> PayloadBytes<'a> {
                 let (head, classes) = self.head_and_records(0)?;
                 Payload::Rdma(head, classes)
             }
+            FrameKind::Delays => Payload::Delays(self.only_head()?),
         })
     }
 

@@ -320,6 +320,26 @@ pub struct TensorWrite {
     pub bytes: u32,
 }
 
+/// High percentiles of what a host has measured of the network, for the scheduler; [`Nanos::MAX`]
+/// is what is not known yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct MeasuredDelays {
+    /// The delay of frames on their way to the sender: at a backend, of the scheduler's; at a
+    /// frontend, of the slowest backend's.
+    pub way: Nanos,
+    /// What it takes a backend to fetch the inputs of a batch, however few their bytes.
+    pub fetch: Nanos,
+    /// What it takes longer for each KiB.
+    pub fetch_per_kib: Nanos,
+}
+
+impl MeasuredDelays {
+    /// Nothing is known.
+    pub const UNKNOWN: MeasuredDelays =
+        MeasuredDelays { way: Nanos::MAX, fetch: Nanos::MAX, fetch_per_kib: Nanos::MAX };
+}
+
 /// Records of one size that follow each other in a frame, wherever in memory that lies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RecordList<'a, T> {

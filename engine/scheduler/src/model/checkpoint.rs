@@ -11,6 +11,7 @@ use crate::limits;
 use crate::profile::ProfileScale;
 use crate::rank::Offer;
 use crate::rule_setting::RuleSetting;
+use crate::workload::Network;
 use symphony_transport::Nanos;
 use symphony_transport::message::Request;
 
@@ -35,6 +36,8 @@ pub struct Saved {
     pub setting: RuleSetting,
     /// The scale of the profile that it has, to the one of its configuration at first.
     pub scale: ProfileScale,
+    /// The network's delays that it allows for.
+    pub network: Network,
 }
 
 /// Why a model's state can't be restored.
@@ -79,6 +82,7 @@ impl ModelQueue {
             unexpected,
             setting: self.setting,
             scale: self.scale,
+            network: self.terms.network,
         }
     }
 
@@ -127,6 +131,7 @@ impl ModelQueue {
         let mut restored = ModelQueue::new(terms, Nanos::ZERO);
         restored.terms.profile = restored.base.scaled(saved.scale);
         restored.scale = saved.scale;
+        restored.terms.network = saved.network;
         restored.rate = rate;
         restored.setting = saved.setting;
         restored.read_rate();

@@ -4,6 +4,7 @@
 use crate::profile::ScaledProfile;
 use crate::rank::Grant;
 use crate::rule_setting::RuleSetting;
+use crate::workload::Network;
 use symphony_transport::message::Request;
 
 /// An event of a [`ModelQueue`](super::ModelQueue).
@@ -26,6 +27,8 @@ pub enum ModelEvent<'a> {
     Set(RuleSetting),
     /// Batches take other times from now on: the profile of the queue's configuration, scaled.
     Rescale(&'a ScaledProfile),
+    /// The network has other delays from now on.
+    Delays(Network),
     /// A lower class has requests: a queue of the highest class sends reservations from now on.
     StartReserving,
     /// The engine stops: every request that waits ends.

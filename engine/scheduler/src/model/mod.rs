@@ -35,6 +35,7 @@ use crate::limits;
 use crate::profile::{Profile, ProfileScale, ScaledProfile};
 use crate::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, Reservation};
 use crate::rule_setting::RuleSetting;
+use crate::workload::Network;
 use alloc::collections::VecDeque;
 pub use event::ModelEvent;
 use losses::Losses;
@@ -326,6 +327,7 @@ impl ModelQueue {
             ModelEvent::Grant(grant) => self.on_grant(now, grant, sink),
             ModelEvent::Set(setting) => self.set(now, setting, sink),
             ModelEvent::Rescale(scaled) => self.rescale(now, scaled, sink),
+            ModelEvent::Delays(network) => self.set_delays(now, network, sink),
             ModelEvent::StartReserving => self.start_reserving(now, sink),
             ModelEvent::Stop => self.stop(now, sink),
         }
@@ -408,6 +410,18 @@ impl ModelQueue {
         debug_assert!(scaled.base == self.base, "a profile of another model");
         self.terms.profile = scaled.profile.clone();
         self.scale = scaled.scale;
+        self.terms_changed(now, sink);
+    }
+
+    /// Takes over the network's delays, and selects the batch anew by them.
+    #[cold]
+    fn set_delays(&mut self, now: Nanos, network: Network, sink: &mut impl ModelSink) {
+        self.terms.network = network;
+        self.terms_changed(now, sink);
+    }
+
+    /// Selects the batch anew by other terms.
+    fn terms_changed(&mut self, now: Nanos, sink: &mut impl ModelSink) {
         if self.role == ClassRole::Below(true) {
             // The bounds of its batches are others.
             self.role = ClassRole::Below(false);

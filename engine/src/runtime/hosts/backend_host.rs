@@ -13,6 +13,7 @@
 
 use super::host::Host;
 use super::host_port::HostPort;
+use super::measured_delays::{FetchTimes, TellingTime, way_here};
 use super::tensor_path::{FramedPath, PathOutcome, ReadOrder, RowAnswer, TensorPath};
 use crate::runtime::threads::completions::CheckedCompletions;
 use crate::runtime::threads::rank_thread::Completions;
@@ -20,14 +21,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use symphony_scheduler::limits;
 use symphony_transport::Nanos;
-use symphony_transport::link::{HostLink, LinkTerms, Parting};
+use symphony_transport::link::{HostLink, InstantBounds, LinkTerms, Parting};
 use symphony_transport::message::{
     BatchEntry, BatchHeader, Completion, ENTRIES_PER_FRAME, Ending, Frame, GpuId, ModelId, Response,
 };
 use symphony_transport::ring::{Consumer, Producer};
 use symphony_transport::slab::{SlabOwner, SlotId};
 use symphony_transport::wire::{
-    BackendCompletion, GpuPresence, GrantedBatch, HostRole, Payload, Presence, RecordList,
+    BackendCompletion, GpuPresence, GrantedBatch, HostRole, MeasuredDelays, Payload, Presence, RecordList,
 };
 
 /// The bits of a row's number in that of its read: a batch has at most 1,024.
@@ -124,6 +125,9 @@ struct FetchedBatch {
     header: BatchHeader,
     rows: Vec<FetchedRow>,
     missing: usize,
+    /// When it came, and the bytes that are fetched for it.
+    came: Nanos,
+    bytes: usize,
 }
 
 /// What waits for the scheduler's credits, in the order in which it is sent: a completion after the
@@ -155,6 +159,8 @@ pub(crate) struct BackendHost {
     /// The batches that a ring had no room for.
     fetched: VecDeque<FetchedBatch>,
     outbox: AwaitingCredits,
+    fetches: FetchTimes,
+    telling: TellingTime,
     completed: Vec<Completion>,
     drains: bool,
     refused: u64,
@@ -181,6 +187,8 @@ impl BackendHost {
             next_batch: 0,
             fetched: VecDeque::new(),
             outbox: AwaitingCredits::default(),
+            fetches: FetchTimes::default(),
+            telling: TellingTime::default(),
             completed: Vec::new(),
             drains: false,
             refused: 0,
@@ -220,13 +228,13 @@ impl BackendHost {
         if parting.is_some() {
             self.forget();
         } else {
-            granted.into_iter().for_each(|(batch, entries)| self.take_batch(batch, &entries));
+            granted.into_iter().for_each(|(batch, entries)| self.take_batch(batch, &entries, now));
         }
         parting
     }
 
     /// Takes a batch, unless it may not be given: then it is counted.
-    fn take_batch(&mut self, granted: GrantedBatch, entries: &[BatchEntry]) {
+    fn take_batch(&mut self, granted: GrantedBatch, entries: &[BatchEntry], now: Nanos) {
         let at = granted.gpu.0.checked_sub(self.first_gpu).map(|at| at as usize);
         let is_of_now = granted.incarnation == self.scheduler.link().incarnation();
         let gpu = at.and_then(|at| self.gpus.get_mut(at)).filter(|gpu| {
@@ -242,12 +250,14 @@ impl BackendHost {
         let header = BatchHeader { gpu, ..granted.header(entries.len() as u32) };
         let number = self.next_batch;
         self.next_batch += 1;
-        let mut batch = FetchedBatch { header, rows: Vec::with_capacity(entries.len()), missing: 0 };
+        let rows = Vec::with_capacity(entries.len());
+        let mut batch = FetchedBatch { header, rows, missing: 0, came: now, bytes: 0 };
         for (row, &entry) in entries.iter().enumerate() {
             let row = self.begin_row(number << ROW_BITS | row as u64, granted.model, entry);
             batch.missing += usize::from(row.is_missing);
             batch.rows.push(row);
         }
+        batch.bytes = batch.missing * self.row_bytes[granted.model.0 as usize].inputs;
         self.fetching.insert(number, batch);
     }
 
@@ -281,7 +291,7 @@ impl BackendHost {
             while let Some(outcome) = self.paths[at].take_outcome() {
                 taken += 1;
                 match outcome {
-                    PathOutcome::Read(number, is_there) => self.row_is_read(number, is_there),
+                    PathOutcome::Read(number, is_there) => self.row_is_read(number, is_there, now),
                     PathOutcome::Answered(answer) => self.free_outputs(&answer),
                     PathOutcome::Undelivered(answer) => {
                         self.free_outputs(&answer);
@@ -293,12 +303,15 @@ impl BackendHost {
         taken
     }
 
-    fn row_is_read(&mut self, number: u64, is_there: bool) {
+    fn row_is_read(&mut self, number: u64, is_there: bool, now: Nanos) {
         let Some(batch) = self.fetching.get_mut(&(number >> ROW_BITS)) else { return };
         let row = &mut batch.rows[(number & ((1 << ROW_BITS) - 1)) as usize];
         if std::mem::take(&mut row.is_missing) {
             batch.missing -= 1;
             row.failed = (!is_there).then_some(Ending::Failed);
+            if batch.missing == 0 {
+                note_fetch(&mut self.fetches, batch, now);
+            }
         }
     }
 
@@ -323,6 +336,10 @@ impl BackendHost {
         let due: Vec<FetchedBatch> = self.fetching.extract_if(.., is_due).map(|(_, batch)| batch).collect();
         let count = due.len();
         for mut batch in due {
+            if batch.missing > 0 {
+                // It takes longer than that.
+                note_fetch(&mut self.fetches, &batch, now);
+            }
             for row in batch.rows.iter_mut().filter(|row| row.is_missing) {
                 (row.is_missing, row.failed) = (false, Some(Ending::DroppedAtBackend));
             }
@@ -447,7 +464,26 @@ impl BackendHost {
         if responses.is_empty() {
             scheduler.send_records(now, completions, |records| Payload::Completions(records.into()));
         }
-        scheduler.send_own(now);
+        self.tell_delays(now);
+        self.scheduler.send_own(now);
+    }
+
+    /// Tells the scheduler what was measured, now and then.
+    fn tell_delays(&mut self, now: Nanos) {
+        let Some(way) = way_here(self.scheduler.link()) else { return };
+        if self.telling.has_come(now) {
+            let mut measured = MeasuredDelays { way, ..MeasuredDelays::UNKNOWN };
+            self.fetches.add_to(&mut measured);
+            // The link is up, and it takes no credits.
+            let _ = self.scheduler.send(now, &Payload::Delays(measured));
+        }
+    }
+}
+
+/// Notes what the fetch of a batch's inputs has taken, unless that of some row has failed.
+fn note_fetch(fetches: &mut FetchTimes, batch: &FetchedBatch, now: Nanos) {
+    if batch.bytes > 0 && batch.rows.iter().all(|row| row.failed.is_none()) {
+        fetches.record(batch.bytes, now - batch.came);
     }
 }
 
@@ -459,10 +495,10 @@ fn to_vec(entries: RecordList<'_, BatchEntry>) -> Vec<BatchEntry> {
     entries.iter().collect()
 }
 
-/// Returns the batch with instants of this host's clock: neither too early nor too late by either.
+/// Returns the batch with instants of this host's clock.
 fn mapped(link: &HostLink, granted: GrantedBatch, now: Nanos) -> Option<GrantedBatch> {
-    let to_ours = |instant| link.clock().to_ours(instant, now);
-    let (exec_at, latest) = (to_ours(granted.exec_at)?.latest, to_ours(granted.latest)?.earliest);
+    let to_ours = |instant| link.clock().to_ours(instant, now).map(InstantBounds::middle);
+    let (exec_at, latest) = (to_ours(granted.exec_at)?, to_ours(granted.latest)?);
     Some(GrantedBatch { exec_at, latest: latest.max(exec_at), ..granted })
 }
 

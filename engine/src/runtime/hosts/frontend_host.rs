@@ -7,6 +7,7 @@
 
 use super::host::Host;
 use super::host_port::{HostPort, happened};
+use super::measured_delays::{TellingTime, way_here};
 use super::pending::{PendingRequests, RequestKey};
 use std::collections::VecDeque;
 use symphony_transport::Nanos;
@@ -14,7 +15,9 @@ use symphony_transport::link::{HostLink, LinkTerms, Parting};
 use symphony_transport::message::{Ending, NO_DEADLINE, Request, Response};
 use symphony_transport::ring::{Consumer, Producer};
 use symphony_transport::slab::SlabView;
-use symphony_transport::wire::{HostRole, Payload, ReadOutcome, TensorData, TensorRead, TensorWrite};
+use symphony_transport::wire::{
+    HostRole, MeasuredDelays, Payload, ReadOutcome, TensorData, TensorRead, TensorWrite,
+};
 
 /// The most records in a frame of requests, but for those of one request.
 const RECORDS_PER_FRAME: usize = 128;
@@ -70,6 +73,7 @@ pub(crate) struct FrontendHost {
     doubt_at: Nanos,
     grace: Nanos,
     looked: Nanos,
+    telling: TellingTime,
     refused: u64,
     resubmitted: u64,
 }
@@ -96,6 +100,7 @@ impl FrontendHost {
             doubt_at: Nanos::MAX,
             grace,
             looked: Nanos::ZERO,
+            telling: TellingTime::default(),
             refused: 0,
             resubmitted: 0,
         }
@@ -223,6 +228,17 @@ impl FrontendHost {
             sent += 1;
         }
         self.cancellations.drain(..sent);
+    }
+
+    /// Tells the scheduler what was measured of the backends' ways here, now and then.
+    fn tell_delays(&mut self, now: Nanos) {
+        let ways = self.backends.iter().filter_map(|backend| way_here(backend.port.link()));
+        let Some(way) = ways.max().filter(|_| self.scheduler.link().is_up()) else { return };
+        if self.telling.has_come(now) {
+            let measured = MeasuredDelays { way, ..MeasuredDelays::UNKNOWN };
+            // The link is up, and it takes no credits.
+            let _ = self.scheduler.send(now, &Payload::Delays(measured));
+        }
     }
 }
 
@@ -411,6 +427,7 @@ impl Host for FrontendHost {
         match at.checked_sub(1) {
             None => {
                 self.send_requests(now);
+                self.tell_delays(now);
                 self.scheduler.send_own(now);
                 self.scheduler.take_out()
             }

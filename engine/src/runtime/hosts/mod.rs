@@ -15,9 +15,11 @@
 //! each row once, whatever comes for it from wherever.
 
 mod backend_host;
+mod delay_feed;
 mod frontend_host;
 mod host;
 mod host_port;
+mod measured_delays;
 mod pending;
 mod remote_backend;
 mod remote_frontend;
@@ -26,6 +28,7 @@ mod scheduler_host;
 mod tensor_path;
 
 pub(crate) use backend_host::{BackendHost, BackendParts, FrontendOfBackend, HostedRings, RowBytes};
+pub(crate) use delay_feed::{DelayFeed, FedModel};
 pub(crate) use frontend_host::{FrontendHost, LocalFrontend};
 pub(crate) use host::{Host, HostLinks, HostPeer};
 pub(crate) use remote_frontend::FrontendRings;

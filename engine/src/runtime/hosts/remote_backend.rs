@@ -7,7 +7,9 @@ use std::collections::VecDeque;
 use symphony_transport::Nanos;
 use symphony_transport::link::{HostLink, LinkTerms, Parting};
 use symphony_transport::message::{BatchEntry, BatchHeader, Ending, GpuId, Request, Response};
-use symphony_transport::wire::{BackendCompletion, GpuPresence, GrantedBatch, Payload, Presence};
+use symphony_transport::wire::{
+    BackendCompletion, GpuPresence, GrantedBatch, MeasuredDelays, Payload, Presence,
+};
 
 /// Where what follows from a backend's messages goes.
 pub(super) trait RemoteSink {
@@ -46,6 +48,8 @@ pub(super) struct RemoteBackend {
     /// The engine's number of its first GPU.
     first_gpu: u32,
     gpus: Vec<RemoteGpu>,
+    /// What it has measured, on this connection or on an earlier one.
+    measured: MeasuredDelays,
     /// The messages that were ignored: of another incarnation, or of what it was not given.
     refused: u64,
 }
@@ -54,7 +58,8 @@ impl RemoteBackend {
     /// Makes the side of a backend that has never been connected: its GPUs are not there.
     pub(super) fn new(terms: LinkTerms, first_gpu: u32, gpus: usize, now: Nanos) -> RemoteBackend {
         let gpus = (0..gpus).map(|_| RemoteGpu::default()).collect();
-        RemoteBackend { port: HostPort::new(terms, now), first_gpu, gpus, refused: 0 }
+        let measured = MeasuredDelays::UNKNOWN;
+        RemoteBackend { port: HostPort::new(terms, now), first_gpu, gpus, measured, refused: 0 }
     }
 
     pub(super) fn port(&self) -> &HostPort {
@@ -68,6 +73,11 @@ impl RemoteBackend {
     /// Returns the number of its GPUs that can be granted.
     pub(super) fn gpus_up(&self) -> usize {
         self.gpus.iter().filter(|gpu| gpu.is_up).count()
+    }
+
+    /// Returns what it has measured of the network.
+    pub(super) fn measured(&self) -> &MeasuredDelays {
+        &self.measured
     }
 
     /// Returns true if the host has no batch.
@@ -96,8 +106,8 @@ impl RemoteBackend {
     /// Reads what has come, and finds out whether the host is silent. Returns the end of the
     /// connection if it is over.
     pub(super) fn read(&mut self, now: Nanos, sink: &mut impl RemoteSink) -> Option<Parting> {
-        let RemoteBackend { port, first_gpu, gpus, refused } = self;
-        let mut messages = BackendMessages { now, first_gpu: *first_gpu, gpus, refused, sink };
+        let RemoteBackend { port, first_gpu, gpus, measured, refused } = self;
+        let mut messages = BackendMessages { now, first_gpu: *first_gpu, gpus, measured, refused, sink };
         let parting = port.receive(now, |link, payload| messages.take(link, payload));
         if parting.is_some() {
             self.lose(now, sink);
@@ -181,6 +191,7 @@ struct BackendMessages<'a, S> {
     now: Nanos,
     first_gpu: u32,
     gpus: &'a mut [RemoteGpu],
+    measured: &'a mut MeasuredDelays,
     refused: &'a mut u64,
     sink: &'a mut S,
 }
@@ -199,6 +210,10 @@ impl<S: RemoteSink> BackendMessages<'_, S> {
             }
             Payload::Gpus(gpus) => {
                 (gpus.len(), gpus.iter().filter_map(|gpu| self.presence(link, gpu)).count())
+            }
+            Payload::Delays(measured) => {
+                *self.measured = measured;
+                return 0;
             }
             _ => (1, 0),
         };

@@ -11,7 +11,7 @@ use symphony_transport::Nanos;
 use symphony_transport::link::{HostLink, LinkTerms, Parting};
 use symphony_transport::message::{Ending, NO_DEADLINE, Request, Response};
 use symphony_transport::ring::{Consumer, Producer};
-use symphony_transport::wire::Payload;
+use symphony_transport::wire::{MeasuredDelays, Payload};
 
 /// The other ends of the rings that a frontend would have.
 pub(crate) struct FrontendRings {
@@ -43,6 +43,8 @@ pub(super) struct RemoteFrontend {
     waiting: VecDeque<Request>,
     /// The answers that wait for credits.
     answers: Vec<Response>,
+    /// What it has measured of the ways from backends.
+    measured: MeasuredDelays,
     /// True if no further requests are taken.
     drains: bool,
     refused: u64,
@@ -65,6 +67,7 @@ impl RemoteFrontend {
             cancellations: VecDeque::new(),
             waiting: VecDeque::new(),
             answers: Vec::new(),
+            measured: MeasuredDelays::UNKNOWN,
             drains: false,
             refused: 0,
         }
@@ -76,6 +79,11 @@ impl RemoteFrontend {
 
     pub(super) fn port_mut(&mut self) -> &mut HostPort {
         &mut self.port
+    }
+
+    /// Returns what it has measured of the network.
+    pub(super) fn measured(&self) -> &MeasuredDelays {
+        &self.measured
     }
 
     /// Returns true if a frontend of this number is one of the host's.
@@ -114,11 +122,15 @@ impl RemoteFrontend {
     /// Reads what has come, and finds out whether the host is silent. Returns the end of the
     /// connection if it is over.
     pub(super) fn read(&mut self, now: Nanos, rows: &mut RowTable) -> Option<Parting> {
-        let RemoteFrontend { port, waiting, refused, drains, .. } = self;
+        let RemoteFrontend { port, waiting, measured, refused, drains, .. } = self;
         let parting = port.receive(now, |_, payload| match payload {
             Payload::Requests(requests) => {
                 waiting.extend(requests.iter().filter(|request| !*drains || request.takes_back != 0));
                 requests.len()
+            }
+            Payload::Delays(delays) => {
+                *measured = delays;
+                0
             }
             _ => {
                 *refused += 1;

@@ -2,6 +2,7 @@
 //! frontends and executors stand in one process, at the other ends of the rings of ModelThreads and
 //! RankThreads, which do not know of it.
 
+use super::delay_feed::{DelayFeed, SlowestHost};
 use super::host::Host;
 use super::remote_backend::{RemoteBackend, RemoteSink};
 use super::remote_frontend::{FrontendRings, RemoteFrontend};
@@ -128,6 +129,7 @@ pub(crate) struct SchedulerHost {
     frontends: Vec<RemoteFrontend>,
     backends: Vec<BackendLink>,
     effects: Effects,
+    feed: DelayFeed,
     received: Vec<Batch>,
 }
 
@@ -138,6 +140,7 @@ impl SchedulerHost {
         backends: Vec<BackendPlace>,
         thread_of: &Arc<[u32]>,
         presence: PresenceRings,
+        feed: DelayFeed,
         now: Nanos,
     ) -> SchedulerHost {
         let frontend = |FrontendPlace { terms, first, rings }| {
@@ -161,6 +164,7 @@ impl SchedulerHost {
             frontends: frontends.into_iter().map(frontend).collect(),
             backends: backends.into_iter().map(backend).collect(),
             effects,
+            feed,
             received: Vec::new(),
         }
     }
@@ -225,6 +229,19 @@ impl SchedulerHost {
         answers.len()
     }
 
+    /// Has the policy allow for what the hosts that are there have measured.
+    fn feed_delays(&mut self, now: Nanos) {
+        let SchedulerHost { feed, backends, frontends, .. } = self;
+        feed.turn(now, || {
+            let [mut of_backends, mut of_frontends] = [SlowestHost::default(); 2];
+            let present = backends.iter().map(|of| &of.backend).filter(|backend| backend.gpus_up() > 0);
+            present.for_each(|backend| of_backends.add(backend.measured()));
+            let present = frontends.iter().filter(|frontend| frontend.port().link().is_up());
+            present.for_each(|frontend| of_frontends.add(frontend.measured()));
+            [of_backends, of_frontends]
+        });
+    }
+
     fn backend(&self, at: usize) -> Option<usize> {
         at.checked_sub(self.frontends.len())
     }
@@ -280,6 +297,7 @@ impl Host for SchedulerHost {
     fn turn(&mut self, now: Nanos) -> usize {
         self.backends.iter_mut().for_each(|of| of.rings.answers.counting.cycle_begins(now));
         self.effects.send_presences();
+        self.feed_delays(now);
         let mut work: usize = (0..self.backends.len()).map(|at| self.dispatch(at, now)).sum();
         work += self.queue_again() + self.pass_answers_on();
         let SchedulerHost { frontends, effects, .. } = self;

@@ -42,8 +42,18 @@ pub struct LinkView {
     pub state: LinkState,
     /// The connections that have come up.
     pub connections: u64,
-    /// The most by which an instant of the peer's clock is wrong; `None` while it is not known.
+    /// How much more the peer's clock reads than this host's, in nanoseconds; `None` while that is
+    /// not known, as are the next ones.
+    pub clock_offset_ns: Option<i64>,
+    /// The most by which that is wrong.
     pub clock_error: Option<Nanos>,
+    /// How many parts per billion the peer's clock is faster.
+    pub clock_drift_ppb: Option<i64>,
+    /// The time that the last probe and its answer were under way.
+    pub round_trip: Option<Nanos>,
+    /// The delay that 99 % of the peer's frames do not exceed on their way here: d_ctrl at a
+    /// backend, of the scheduler; d_resp at a frontend, of a backend.
+    pub delay: Option<Nanos>,
     /// Bytes that were received, and sent.
     pub bytes: [u64; 2],
     /// Why the last connection ended; empty if none has.

@@ -7,12 +7,15 @@ use crate::runtime::hosts::{Host, HostPeer};
 use crate::runtime::threads::agent::Agent;
 use std::sync::Arc;
 use symphony_transport::Nanos;
-use symphony_transport::link::HostLink;
+use symphony_transport::link::{HostLink, PeerClock};
 use symphony_transport::tcp::{SocketEnd, SocketEvent, SocketId, Sockets};
 use symphony_transport::wire::{CloseCode, HostRole};
 
 /// The time between two looks at the links for others.
 const SHOWN_EVERY: Nanos = Nanos::from_millis(20);
+
+/// The share of delays that are not longer than what is shown.
+const SHOWN_SHARE: f64 = 0.99;
 
 /// The time that a connection has to say who its peer is.
 const GREET_WITHIN: Nanos = Nanos::from_secs(2);
@@ -300,7 +303,7 @@ impl LinkThread {
             for (at, view) in links.iter_mut().enumerate() {
                 let link = host.link(at);
                 view.state = state_of(link, ends[at].socket);
-                view.clock_error = link.clock().error(now).filter(|_| link.is_up());
+                show_network(view, link, now);
             }
         });
     }
@@ -309,6 +312,17 @@ impl LinkThread {
 /// Says that a peer's certificate is of hosts of another role.
 fn wrong_role(role: HostRole) -> String {
     format!("the peer's certificate is of another role than {}, by its DNS names", role.name())
+}
+
+/// Sets what is known of the network between the hosts, while the link is up.
+fn show_network(view: &mut LinkView, link: &HostLink, now: Nanos) {
+    let clock = link.is_up().then(|| link.clock());
+    view.clock_offset_ns = clock.and_then(|clock| clock.offset_ns(now));
+    view.clock_error = clock.and_then(|clock| clock.error(now));
+    let drift = clock.and_then(PeerClock::drift_ppb);
+    view.clock_drift_ppb = drift.map(|bounds| bounds.start().midpoint(*bounds.end()));
+    view.round_trip = link.round_trip().filter(|_| link.is_up());
+    view.delay = link.one_way().percentile(SHOWN_SHARE).filter(|_| link.is_up());
 }
 
 fn state_of(link: &HostLink, socket: LinkSocket) -> LinkState {
@@ -327,7 +341,11 @@ pub(super) fn first_views(peers: &[HostPeer]) -> Vec<LinkView> {
         role: *role,
         state: LinkState::Down,
         connections: 0,
+        clock_offset_ns: None,
         clock_error: None,
+        clock_drift_ppb: None,
+        round_trip: None,
+        delay: None,
         bytes: [0; 2],
         last_end: String::new(),
     };

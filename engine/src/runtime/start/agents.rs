@@ -189,6 +189,7 @@ impl EngineBuilder {
             reservations: ReservationProgress::new(own.len(), self.layout.ranks.len()),
             profiles: None,
             tuning: None,
+            delays: None,
         })
     }
 }

@@ -255,7 +255,12 @@ impl EngineBuilder {
         let mut stages: [Vec<(Placement, Member)>; 3] = Default::default();
         let mut tuner = self.tuner(&model_table, &counters);
         let mut profiles = self.profile_keeper(&model_table, &counters, learned);
-        let aids = SchedulerAids { profiles: &mut profiles, tuner: &mut tuner, channels: channels.as_mut() };
+        let aids = SchedulerAids {
+            profiles: &mut profiles,
+            tuner: &mut tuner,
+            channels: channels.as_mut(),
+            delays: None,
+        };
         let [models, ranks] = self.scheduler_threads(&findings, &mut rings, aids, Vec::new())?;
         (stages[0], stages[1]) = (models, ranks);
         if let Some(placement) = self.layout.emulated {
@@ -308,6 +313,7 @@ impl EngineBuilder {
             thread.tuning = aids.tuner.as_mut().map(TunerThread::link);
             thread.changes =
                 aids.channels.as_mut().map(|channels| change_channel(|sender| channels.queues.push(sender)));
+            thread.delays = aids.delays.as_mut().map(|delays| change_channel(|sender| delays.push(sender)));
             models.push((placement, self.member(format!("model-{at}"), thread)));
         }
         let mut presence = presence.into_iter();

@@ -17,8 +17,8 @@ use crate::runtime::counters::Counters;
 use crate::runtime::frontend::model_table::ModelTable;
 use crate::runtime::frontend::{FrontendPeer, ModelInfo, QueryTable, largest_slot, slot_classes};
 use crate::runtime::hosts::{
-    BackendHost, BackendParts, BackendPlace, FrontendHost, FrontendOfBackend, FrontendPlace, FrontendRings,
-    HostedRings, LocalFrontend, PresenceRings, RowBytes, SchedulerHost,
+    BackendHost, BackendParts, BackendPlace, DelayFeed, FedModel, FrontendHost, FrontendOfBackend,
+    FrontendPlace, FrontendRings, HostedRings, LocalFrontend, PresenceRings, RowBytes, SchedulerHost,
 };
 use crate::runtime::profiling::LearnedProfiles;
 use std::collections::BTreeSet;
@@ -148,7 +148,13 @@ impl EngineBuilder {
         let mut tuner = self.tuner(&model_table, &counters);
         let mut profiles = self.profile_keeper(&model_table, &counters, learned);
         let (presence, from_links) = self.presence_rings(&rings);
-        let aids = SchedulerAids { profiles: &mut profiles, tuner: &mut tuner, channels: None };
+        let mut delays = Vec::new();
+        let aids = SchedulerAids {
+            profiles: &mut profiles,
+            tuner: &mut tuner,
+            channels: None,
+            delays: Some(&mut delays),
+        };
         let [models, ranks] = self.scheduler_threads(&findings, &mut rings, aids, from_links)?;
         let (terms, now) = (plan.terms(&findings.models), self.clock.now());
         let frontend_places = HostIdentity::all(whole, Role::Frontend).map(|host| {
@@ -164,7 +170,13 @@ impl EngineBuilder {
             BackendPlace { terms: terms.with(host), first_gpu, gpus, rings: rings.backend(at) }
         });
         let (frontends, backends) = (frontend_places.collect(), backend_places.collect());
-        let host = SchedulerHost::new(frontends, backends, &rings.thread_of, presence, now);
+        let fed = findings.models.iter().map(|model| FedModel {
+            thread: model.thread,
+            input_bytes: model.signature.input_bytes(),
+            spare: model.slo - model.profile.latency(1),
+        });
+        let feed = DelayFeed::new(self.config.network, fed.collect(), delays);
+        let host = SchedulerHost::new(frontends, backends, &rings.thread_of, presence, feed, now);
         Ok(Assembly {
             stages: [models, ranks, Vec::new()],
             threads: Vec::new(),

@@ -21,6 +21,7 @@ use symphony_scheduler::limits;
 use symphony_scheduler::model::{Dispatch, ModelEvent, ModelQueue, ModelSink};
 use symphony_scheduler::profile::ScaledProfile;
 use symphony_scheduler::rank::{GpuReport, Grant, RankInput};
+use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
 use symphony_transport::message::{
     BatchEntry, BatchHeader, Class, ENTRIES_PER_FRAME, Ending, Frame, GpuId, QueueId, Request, Response,
@@ -108,6 +109,8 @@ pub struct ModelThread<I, O> {
     pub profiles: Option<ChangeReceiver<ScaledProfile>>,
     /// The link to the tuner of the default rule, where that is tuned.
     pub tuning: Option<TunedLink>,
+    /// The delays of the network that were measured, by the model, where hosts are linked.
+    pub delays: Option<ChangeReceiver<Network>>,
 }
 
 /// The queues of a model slot, by class; `None` for one that stays.
@@ -414,6 +417,34 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
         })
     }
 
+    /// Takes over the delays that have come, in the queues of all classes of their models, if there
+    /// is room for what follows.
+    #[inline]
+    fn take_delays(&mut self, now: Nanos) -> usize {
+        match &self.delays {
+            Some(delays) if delays.is_due(now) => self.apply_delays(now),
+            _ => 0,
+        }
+    }
+
+    #[cold]
+    fn apply_delays(&mut self, now: Nanos) -> usize {
+        let ModelThread { delays, queues, index_of, agenda, monitor, outbox, reservations, .. } = self;
+        let Some(delays) = delays else { return 0 };
+        const MESSAGES: usize = ChangeReceiver::<Network>::MOST * Class::COUNT * MESSAGES_PER_EVENT;
+        if outbox.room_for_messages(MESSAGES) < MESSAGES {
+            return 0;
+        }
+        delays.take(now, |change| {
+            let Some(first) = index_of[change.index] else { return };
+            for index in (first as usize..queues.len()).step_by(reservations.highest.max(1)) {
+                let queue = &mut queues[index];
+                monitor.apply(index, queue, now, ModelEvent::Delays(change.value), outbox);
+                agenda.set_timer(index, queue.next_timer());
+            }
+        })
+    }
+
     /// Re-selects the queues for which requests have come.
     fn settle(&mut self, now: Nanos) {
         let ModelThread { queues, agenda, outbox, monitor, .. } = self;
@@ -451,6 +482,7 @@ impl<I: Intake, O: Outlets> Agent for ModelThread<I, O> {
         self.monitor.cycle_begins(now);
         let mut work = self.take_grants(now) + self.fire_timers(now) + self.take_requests(now);
         work += self.take_changes(now) + self.take_setting(now) + self.take_profiles(now);
+        work += self.take_delays(now);
         if self.reservations.under_way > 0 {
             work += self.start_reserving(now);
         }

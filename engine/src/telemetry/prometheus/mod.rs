@@ -3,6 +3,7 @@
 mod engine;
 mod exposition;
 mod gpu_pages;
+mod links;
 
 use super::metrics::{CoreTurns, ModelRequests, STAGES};
 use super::outcome::InferOutcome;
@@ -150,6 +151,7 @@ fn exposition_of(telemetry: &Telemetry) -> String {
     if let Some(counts) = telemetry.traces() {
         traces(&mut text, counts);
     }
+    links::write(&mut text, &telemetry.links());
     outcomes(&mut text, &models);
     for (name, kind, help, value) in OF_MODELS {
         text.family(name, kind, help);

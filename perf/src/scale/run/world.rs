@@ -173,6 +173,7 @@ impl World {
             reservations: ReservationProgress::new(own.len(), rank_threads),
             profiles: None,
             tuning: None,
+            delays: None,
         }
     }
 

@@ -156,6 +156,7 @@ function draw() {
   drawBad(now);
   drawMemory(now);
   drawRows(now, then, seconds);
+  drawLinks(now.links, then.links, seconds);
   drawDetail(now);
   if (still.matches || document.hidden) drawLanes();
 }
@@ -466,6 +467,29 @@ function drawRows(now, then, seconds) {
     row.classList.toggle("chosen", model.id === state.chosen);
     row.querySelector("button").setAttribute("aria-expanded", model.id === state.chosen);
   }
+}
+
+function drawLinks(links, before, seconds) {
+  by("links").hidden = links.length === 0;
+  const body = by("link-rows");
+  links.forEach((link, at) => {
+    const row = body.rows[at] ?? body.insertRow();
+    const known = (number, text) => (number === null ? "–" : text(number));
+    const rate = (field) => `${short((link[field] - (before[at]?.[field] ?? 0)) / seconds / 1000)} kB/s`;
+    const cells = [
+      ["", `${link.peer} (${link.role})`],
+      [link.state === "up" ? "" : "high", link.state],
+      ["n", link.connections],
+      ["n", known(link.round_trip_us, ms)],
+      ["n", known(link.delay_us, ms)],
+      ["n hide", known(link.clock_offset_us, (us) => `${(us / 1000).toFixed(2)} ms`)],
+      ["n hide", known(link.clock_drift_ppm, (ppm) => `${ppm.toFixed(1)} ppm`)],
+      ["n hide", rate("received_bytes")],
+      ["n hide", rate("sent_bytes")],
+    ];
+    cells.forEach(([kind, text], n) => Object.assign(row.cells[n] ?? row.insertCell(), { className: kind, textContent: text }));
+    row.title = link.last_end && `The last connection ended: ${link.last_end}`;
+  });
 }
 
 function drawBudget(row, model, recent, p99) {

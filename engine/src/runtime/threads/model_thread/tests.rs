@@ -108,6 +108,7 @@ impl World {
             reservations: ReservationProgress::new(MODELS, 1),
             profiles: None,
             tuning: None,
+            delays: None,
         };
         World { thread, messages: rank.messages.remove(0), grants: rank.grants.remove(0), now: Nanos::ZERO }
     }
@@ -207,6 +208,7 @@ fn thread<I>(
         reservations: ReservationProgress::new(count, 1),
         profiles: None,
         tuning: None,
+        delays: None,
     };
     (thread, from_model, to_model)
 }

@@ -1,0 +1,66 @@
+//! The links to other hosts, as Prometheus text. The names are listed in docs/metrics.md.
+
+use super::exposition::{Exposition, MetricKind};
+use crate::runtime::links::{LinkState, LinkView};
+use symphony_transport::Nanos;
+
+/// A family of one number per link: its name, its kind, its help, and its value where it is known.
+type LinkFamily = (&'static str, MetricKind, &'static str, fn(&LinkView) -> Option<f64>);
+
+const OF_LINKS: [LinkFamily; 9] = [
+    ("symphony_link_up", MetricKind::Gauge, "1 if messages can be sent.", |link| {
+        Some(f64::from(u8::from(link.state == LinkState::Up)))
+    }),
+    ("symphony_link_connections_total", MetricKind::Counter, "Connections that came up.", |link| {
+        Some(link.connections as f64)
+    }),
+    ("symphony_link_received_bytes_total", MetricKind::Counter, "Bytes received.", |link| {
+        Some(link.bytes[0] as f64)
+    }),
+    ("symphony_link_sent_bytes_total", MetricKind::Counter, "Bytes sent.", |link| Some(link.bytes[1] as f64)),
+    (
+        "symphony_link_round_trip_seconds",
+        MetricKind::Gauge,
+        "How long the last probe and its answer were under way.",
+        |link| link.round_trip.map(Nanos::as_secs_f64),
+    ),
+    (
+        "symphony_link_delay_seconds",
+        MetricKind::Gauge,
+        "The delay that 99 % of the peer's frames do not exceed on their way here.",
+        |link| link.delay.map(Nanos::as_secs_f64),
+    ),
+    (
+        "symphony_link_clock_offset_seconds",
+        MetricKind::Gauge,
+        "How much more the peer's clock reads than this host's.",
+        |link| link.clock_offset_ns.map(|offset| offset as f64 / 1e9),
+    ),
+    (
+        "symphony_link_clock_error_seconds",
+        MetricKind::Gauge,
+        "The most by which the offset is wrong.",
+        |link| link.clock_error.map(Nanos::as_secs_f64),
+    ),
+    (
+        "symphony_link_clock_drift_ratio",
+        MetricKind::Gauge,
+        "How much faster the peer's clock is than this host's, in seconds a second.",
+        |link| link.clock_drift_ppb.map(|drift| drift as f64 / 1e9),
+    ),
+];
+
+/// Adds the links to `text`; nothing where there are none.
+pub(super) fn write(text: &mut Exposition, links: &[LinkView]) {
+    if links.is_empty() {
+        return;
+    }
+    for (name, kind, help, value) in OF_LINKS {
+        text.family(name, kind, help);
+        for link in links {
+            if let Some(value) = value(link) {
+                text.sample(&[("peer", &link.peer), ("role", link.role.name())], value);
+            }
+        }
+    }
+}
