@@ -9,7 +9,7 @@ fn a_million_rows_end_once_each_whatever_happens_to_hosts_and_their_links() {
     let mut found = Vec::new();
     for seed in 0.. {
         match run_hosts_episode(seed) {
-            Ok(HostsReport { requests, repeated, killed, paused, cut, .. }) => {
+            Ok(HostsReport { requests, repeated, killed, paused, cut, hung, .. }) => {
                 rows += requests.rows;
                 again += repeated;
                 dropped += requests.dropped;
@@ -18,6 +18,7 @@ fn a_million_rows_end_once_each_whatever_happens_to_hosts_and_their_links() {
                     all.paused[role] += paused[role];
                 }
                 all.cut += cut;
+                all.hung += hung;
             }
             Err(what) => found.push(what),
         }
@@ -27,7 +28,7 @@ fn a_million_rows_end_once_each_whatever_happens_to_hosts_and_their_links() {
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
     assert!(again > 0 && dropped > 0, "no loss was felt: {again} were sent again, {dropped} dropped");
-    let faults = all.killed.into_iter().chain(all.paused).chain([all.cut]);
+    let faults = all.killed.into_iter().chain(all.paused).chain([all.cut, all.hung]);
     assert!(faults.into_iter().all(|count| count > 0), "not every fault: {all:?}");
 }
 

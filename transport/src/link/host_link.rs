@@ -196,6 +196,17 @@ impl HostLink {
         self.part(now, Some(code), sentence.to_owned())
     }
 
+    /// Returns the time between two frames after which the peer is taken for dead.
+    pub fn patience(&self) -> Nanos {
+        Nanos(self.terms.hello.heartbeat_every.0.saturating_mul(HEARTBEATS))
+    }
+
+    /// Ends the connection since the peer does not do what it should have done, `sentence` says
+    /// what: as if it were silent.
+    pub fn distrust(&mut self, now: Nanos, sentence: String) -> Parting {
+        self.part(now, Some(CloseCode::Silent), sentence)
+    }
+
     /// Reads the frame that `bytes` begin with, and returns its length, and its payload if it is a
     /// message and not one of the link's own. `None` as long as more bytes are needed.
     ///
@@ -297,7 +308,7 @@ impl HostLink {
     }
 
     fn silent_at(&self) -> Nanos {
-        self.connection.heard + Nanos(self.terms.hello.heartbeat_every.0.saturating_mul(HEARTBEATS))
+        self.connection.heard + self.patience()
     }
 
     fn alive_at(&self) -> Nanos {

@@ -125,7 +125,7 @@ pub enum CloseCode {
     Mismatch = 2,
     /// The peer sent what is no frame, or not allowed there.
     Protocol = 3,
-    /// Nothing came from the peer for two heartbeats.
+    /// Nothing came from the peer for two heartbeats, or a batch is overdue by as much.
     Silent = 4,
     /// A later incarnation of the peer has connected.
     Superseded = 5,

@@ -54,6 +54,14 @@ impl HostPort {
         parting
     }
 
+    /// Ends the connection since the peer does not do what it should: the bytes that are to go are
+    /// the reason.
+    pub(super) fn distrust(&mut self, now: Nanos, sentence: String) -> Parting {
+        let parting = self.link.distrust(now, sentence);
+        self.part(&parting);
+        parting
+    }
+
     /// Takes bytes of the connection.
     pub(super) fn take_in(&mut self, bytes: &[u8]) {
         self.incoming.extend_from_slice(bytes);

@@ -6,10 +6,13 @@ use super::row_table::TrackedRow;
 use std::collections::VecDeque;
 use symphony_transport::Nanos;
 use symphony_transport::link::{HostLink, LinkTerms, Parting};
-use symphony_transport::message::{BatchEntry, BatchHeader, Ending, GpuId, Request, Response};
+use symphony_transport::message::{BatchEntry, BatchHeader, Ending, GpuId, NO_DEADLINE, Request, Response};
 use symphony_transport::wire::{
     BackendCompletion, GpuPresence, GrantedBatch, MeasuredDelays, Payload, Presence,
 };
+
+/// The most that a latest start without a deadline is before [`NO_DEADLINE`].
+const NEVER_WITHIN: Nanos = Nanos::from_secs(86_400);
 
 /// Where what follows from a backend's messages goes.
 pub(super) trait RemoteSink {
@@ -39,7 +42,10 @@ struct RemoteGpu {
     is_up: bool,
     /// The number of its last completion on this connection.
     completed: u64,
+    /// The batches that it has, in the order in which it runs them.
     batches: VecDeque<SentBatch>,
+    /// When the first of them became the first.
+    first_since: Nanos,
 }
 
 /// A backend on another host. See the module's description.
@@ -109,10 +115,25 @@ impl RemoteBackend {
         let RemoteBackend { port, first_gpu, gpus, measured, refused } = self;
         let mut messages = BackendMessages { now, first_gpu: *first_gpu, gpus, measured, refused, sink };
         let parting = port.receive(now, |link, payload| messages.take(link, payload));
+        let parting = parting.or_else(|| self.check_overdue(now));
         if parting.is_some() {
             self.lose(now, sink);
         }
         parting
+    }
+
+    /// Ends the connection if a batch should have been over two heartbeats ago: of a host that does
+    /// not say what has become of it nothing is known, though its link may be alive. What it still
+    /// says of this connection is not read, and a GPU comes back once it has nothing of it.
+    fn check_overdue(&mut self, now: Nanos) -> Option<Parting> {
+        let patience = self.port.link().patience();
+        let mut numbered = self.gpus.iter().zip(self.first_gpu..);
+        let sentence = numbered.find_map(|(gpu, number)| {
+            let due = gpu.due()?;
+            let overdue = now - due;
+            (overdue >= patience).then(|| format!("the batch of GPU {number} is overdue by {overdue:?}"))
+        })?;
+        Some(self.port.distrust(now, sentence))
     }
 
     /// Sends a batch of these rows. Where the host is gone, or has granted too few credits, the GPU
@@ -126,7 +147,7 @@ impl RemoteBackend {
     ) {
         let batch = SentBatch { header, rows };
         match self.send(now, &batch) {
-            true => self.gpus[(header.gpu.0 - self.first_gpu) as usize].batches.push_back(batch),
+            true => self.gpus[(header.gpu.0 - self.first_gpu) as usize].push(batch, now),
             false => give_back(now, &batch, sink),
         }
     }
@@ -150,6 +171,21 @@ impl RemoteBackend {
 }
 
 impl RemoteGpu {
+    fn push(&mut self, batch: SentBatch, now: Nanos) {
+        if self.batches.is_empty() {
+            self.first_since = now;
+        }
+        self.batches.push_back(batch);
+    }
+
+    /// Returns when its first batch should be over, at the latest; `None` if it has none.
+    fn due(&self) -> Option<Nanos> {
+        let BatchHeader { exec_at, latest, duration, .. } = self.batches.front()?.header;
+        // Where late is accepted, or no request has a deadline, it starts as soon as it can.
+        let latest = if latest > NO_DEADLINE - NEVER_WITHIN { exec_at } else { latest.max(exec_at) };
+        Some(latest.max(self.first_since) + duration)
+    }
+
     fn lose(&mut self, now: Nanos, number: GpuId, sink: &mut impl RemoteSink) {
         self.set_up(false, number, sink);
         self.batches.drain(..).for_each(|batch| give_back(now, &batch, sink));
@@ -246,10 +282,14 @@ impl<S: RemoteSink> BackendMessages<'_, S> {
         link.peer().filter(|peer| peer.incarnation == incarnation)?;
         let [started, finished] =
             [completion.started, completion.finished].map(|at| happened(link, at, self.now));
+        let now = self.now;
         let gpu = self.gpu(completion.gpu).filter(|gpu| gpu.completed < number)?;
         gpu.completed = number;
         let at = gpu.batches.iter().position(|batch| batch.header.batch == completion.batch)?;
         let batch = gpu.batches.remove(at)?;
+        if at == 0 {
+            gpu.first_since = now;
+        }
         self.sink.completed(&batch.header, started, finished);
         batch.rows.iter().for_each(|row| self.sink.ended(row));
         Some(())
@@ -265,5 +305,149 @@ impl<S: RemoteSink> BackendMessages<'_, S> {
             Presence::Lost => gpu.lose(self.now, record.gpu, self.sink),
         }
         Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use symphony_transport::message::{Completion, ModelId};
+    use symphony_transport::slab::SlotId;
+    use symphony_transport::wire::{Hello, HostRole, Text};
+
+    const HEARTBEAT: Nanos = Nanos::from_millis(10);
+
+    /// What a backend's messages have brought about.
+    #[derive(Default)]
+    struct Noted {
+        up: Vec<u32>,
+        completed: Vec<u64>,
+        again: Vec<u64>,
+    }
+
+    impl RemoteSink for Noted {
+        fn presence(&mut self, gpu: GpuId, is_up: bool) {
+            self.up.retain(|up| *up != gpu.0);
+            self.up.extend(is_up.then_some(gpu.0));
+        }
+
+        fn completed(&mut self, header: &BatchHeader, _: Nanos, _: Nanos) {
+            self.completed.push(header.batch);
+        }
+
+        fn answer(&mut self, _: &TrackedRow, _: Response) {}
+
+        fn ended(&mut self, _: &TrackedRow) {}
+
+        fn again(&mut self, row: &TrackedRow) {
+            self.again.push(row.request.id);
+        }
+    }
+
+    fn terms(role: HostRole, peer: HostRole) -> LinkTerms {
+        let hello = Hello {
+            config: [0; 32],
+            incarnation: 1,
+            heartbeat_every: HEARTBEAT,
+            role: role as u32,
+            number: 0,
+            first_gpu: 0,
+            gpus: if role == HostRole::Backend { 2 } else { 0 },
+            max_batch: 4,
+            credits: 64,
+            name: Text::new("host"),
+        };
+        LinkTerms { hello, models: Vec::new(), peer: (peer, 0) }
+    }
+
+    /// A backend with two GPUs of which each side knows, on clocks that read the same.
+    struct Pair {
+        backend: RemoteBackend,
+        host: HostPort,
+        noted: Noted,
+        now: Nanos,
+    }
+
+    impl Pair {
+        fn new() -> Pair {
+            let now = Nanos::from_secs(1);
+            let backend = RemoteBackend::new(terms(HostRole::Scheduler, HostRole::Backend), 0, 2, now);
+            let host = HostPort::new(terms(HostRole::Backend, HostRole::Scheduler), now);
+            let mut pair = Pair { backend, host, noted: Noted::default(), now };
+            pair.backend.connect(now, &mut pair.noted);
+            pair.host.connect(now);
+            (0..4).for_each(|_| assert_eq!(pair.turn(), None));
+            let incarnation = pair.host.link().incarnation();
+            let up =
+                |gpu| GpuPresence { incarnation, since: now, gpu: GpuId(gpu), presence: Presence::Up as u32 };
+            pair.host.send(now, &Payload::Gpus((&[up(0), up(1)][..]).into())).unwrap();
+            assert_eq!(pair.turn(), None);
+            assert_eq!(pair.noted.up, [0, 1]);
+            pair
+        }
+
+        /// Exchanges what both have to say, the backend first.
+        fn turn(&mut self) -> Option<Parting> {
+            self.now += Nanos::from_millis(1);
+            self.host.send_own(self.now);
+            self.backend.port_mut().take_in(&self.host.take_out());
+            let parting = self.backend.read(self.now, &mut self.noted);
+            self.backend.port_mut().send_own(self.now);
+            self.host.take_in(&self.backend.port_mut().take_out());
+            self.host.receive(self.now, |_, _| 1);
+            parting
+        }
+
+        fn dispatch(&mut self, batch: u64, gpu: u32) {
+            let (exec_at, duration) = (self.now, Nanos::from_millis(5));
+            let latest = exec_at + Nanos::from_millis(3);
+            let gpu = GpuId(gpu);
+            let header =
+                BatchHeader { batch, exec_at, latest, duration, gpu, size: 1, ..BatchHeader::default() };
+            let request = Request { id: batch, ..Request::default() };
+            let row = TrackedRow { request, handle: SlotId::default() };
+            self.backend.dispatch(self.now, header, vec![row], &mut self.noted);
+        }
+
+        fn complete(&mut self, batch: u64, gpu: u32) {
+            let (incarnation, now) = (self.host.link().incarnation(), self.now);
+            let (model, gpu) = (ModelId(0), GpuId(gpu));
+            let completion = Completion { batch, started: now, finished: now, model, gpu };
+            let record = BackendCompletion { incarnation, number: batch, completion };
+            self.host.send(now, &Payload::Completions((&[record][..]).into())).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_host_whose_batch_is_overdue_by_two_heartbeats_is_taken_out_though_it_is_not_silent() {
+        let mut pair = Pair::new();
+        pair.dispatch(1, 0);
+        pair.dispatch(2, 1);
+        let due = pair.now + Nanos::from_millis(8);
+        pair.complete(2, 1);
+        let parting = loop {
+            if let Some(parting) = pair.turn() {
+                break parting;
+            }
+            assert!(pair.now < due + pair.backend.port().link().patience(), "it is overdue");
+        };
+        assert_eq!(pair.now, due + Nanos(2 * HEARTBEAT.0));
+        assert_eq!(parting.sentence, "the batch of GPU 0 is overdue by 20ms");
+        assert!(parting.lost.is_some() && !pair.backend.port().link().is_up());
+        assert_eq!(pair.noted.up, [0; 0], "no GPU of the host is granted");
+        assert_eq!((&pair.noted.completed[..], &pair.noted.again[..]), (&[2, 1][..], &[1][..]));
+    }
+
+    #[test]
+    fn a_batch_behind_another_has_its_time_from_the_end_of_that() {
+        let mut pair = Pair::new();
+        (1..=3).for_each(|batch| pair.dispatch(batch, 0));
+        for batch in 1..=3 {
+            // Each is late, but not by two heartbeats.
+            (0..20).for_each(|_| assert_eq!(pair.turn(), None));
+            pair.complete(batch, 0);
+        }
+        assert_eq!(pair.turn(), None);
+        assert_eq!(pair.noted.completed, [1, 2, 3]);
     }
 }

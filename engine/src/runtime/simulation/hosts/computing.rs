@@ -2,6 +2,8 @@
 //! answer with the tensor of another request is found out.
 
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use symphony_gpu::{
     ComputeThread, EmulatedExecutor, EnqueueError, Executor, FinishedJob, Job, NoWork, RowSlots,
 };
@@ -16,12 +18,18 @@ pub(super) struct ComputingExecutor {
     /// The inputs of the batch that each GPU has.
     inputs: Vec<Vec<Vec<u8>>>,
     row_bytes: usize,
+    /// The time, by the host's clock, until which no batch ends.
+    hangs_until: Arc<AtomicU64>,
 }
 
 impl ComputingExecutor {
-    pub(super) fn new(emulated: EmulatedExecutor, row_bytes: usize) -> ComputingExecutor {
+    pub(super) fn new(
+        emulated: EmulatedExecutor,
+        row_bytes: usize,
+        hangs_until: Arc<AtomicU64>,
+    ) -> ComputingExecutor {
         let inputs = vec![Vec::new(); emulated.gpus() as usize];
-        ComputingExecutor { emulated, inputs, row_bytes }
+        ComputingExecutor { emulated, inputs, row_bytes, hangs_until }
     }
 }
 
@@ -63,6 +71,9 @@ impl Executor for ComputingExecutor {
     }
 
     fn poll(&mut self, now: Nanos) -> Option<FinishedJob> {
+        if now.0 < self.hangs_until.load(Ordering::Relaxed) {
+            return None;
+        }
         self.emulated.poll(now)
     }
 

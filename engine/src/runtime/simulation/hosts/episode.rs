@@ -54,6 +54,8 @@ pub struct HostsReport {
     pub paused: [u64; 3],
     /// Networks that were cut without a word.
     pub cut: u64,
+    /// Backends whose GPUs hung for a while.
+    pub hung: u64,
 }
 
 /// What goes wrong.
@@ -67,6 +69,8 @@ enum HostFault {
     CutHost,
     /// A process stands still.
     Pause,
+    /// The GPUs of a backend end no batch, while its process goes on.
+    HangGpus,
     /// A process dies; others are told if its system lives.
     Kill { is_told: bool },
 }
@@ -274,6 +278,10 @@ impl HostsEpisode {
                 report.paused[site.identity.role as usize] += 1;
                 site.paused_until = site.paused_until.max(end);
             }
+            HostFault::HangGpus => {
+                report.hung += u64::from(site.has_role(Role::Backend));
+                site.hang_gpus(end);
+            }
             HostFault::Kill { is_told } => {
                 report.killed[site.identity.role as usize] += 1;
                 site.kill();
@@ -452,12 +460,13 @@ fn wires_between(sites: &[Site]) -> Vec<HostWire> {
 fn draw_faults(dice: &mut Dice, sites: usize, wires: usize) -> VecDeque<ScheduledHostFault> {
     let count = dice.count(1, 12);
     let mut draw = || {
-        let fault = match dice.below(7) {
+        let fault = match dice.below(8) {
             0 => HostFault::Close,
             1 => HostFault::CutWire,
             2 => HostFault::CutHost,
             3 | 4 => HostFault::Pause,
             5 => HostFault::Kill { is_told: true },
+            6 => HostFault::HangGpus,
             _ => HostFault::Kill { is_told: false },
         };
         let begin = Nanos(dice.number(FAULTS.0.0 as f64, FAULTS.1.0 as f64) as u64);

@@ -11,6 +11,7 @@ use crate::runtime::hosts::Host;
 use crate::runtime::start::{Assembly, HostIdentity, HostPlan, assemble_host_in_virtual_time};
 use crate::runtime::threads::agent::Member;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use symphony_transport::Nanos;
 
 /// The lateness of its threads that a scheduler assumes.
@@ -25,6 +26,7 @@ pub(super) struct Process {
     pub(super) clients: Vec<HostClients>,
     clock: Clock,
     time: Arc<quanta::Mock>,
+    gpus_hang_until: Arc<AtomicU64>,
 }
 
 /// A host.
@@ -76,8 +78,10 @@ impl Site {
             incarnation: Some(now.0.max(1)),
         };
         let row_bytes = plan.row_bytes;
+        let gpus_hang_until = Arc::new(AtomicU64::new(0));
+        let hangs = Arc::clone(&gpus_hang_until);
         let assembly = assemble_host_in_virtual_time(&host, (clock.clone(), LATENESS), |emulated| {
-            ComputingExecutor::new(emulated, row_bytes)
+            ComputingExecutor::new(emulated, row_bytes, hangs)
         });
         let Assembly { stages, mut frontends, links, .. } = assembly.map_err(|error| error.to_string())?;
         let links = links.ok_or("a host has links")?;
@@ -91,6 +95,7 @@ impl Site {
             clients: clients.collect(),
             clock,
             time,
+            gpus_hang_until,
         });
         Ok(())
     }
@@ -99,6 +104,13 @@ impl Site {
     pub(super) fn kill(&mut self) {
         let Some(process) = self.process.take() else { return };
         process.clients.into_iter().for_each(|clients| self.gone.add(&clients.die()));
+    }
+
+    /// Has no batch of its GPUs end until this time, while all else of its process goes on.
+    pub(super) fn hang_gpus(&mut self, until: Nanos) {
+        if let Some(process) = &self.process {
+            process.gpus_hang_until.fetch_max(self.clock.read(until).0, Ordering::Relaxed);
+        }
     }
 
     /// Sets the clock of its process, and returns the time there.
