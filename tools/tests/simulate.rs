@@ -98,6 +98,7 @@ fn a_flag_that_the_policy_does_not_take_is_refused_with_those_that_do() {
     let told = refusal(&["--policy", "clipper", "--drop", "window"]);
     assert!(told.starts_with("--drop: policy clipper does not take it; it goes with symphony, "), "{told}");
     assert!(refusal(&["--clockwork-batches", "any"]).ends_with("it goes with clockwork\n"));
+    assert!(refusal(&["--orloj-delay-rate", "1e-3"]).ends_with("it goes with orloj\n"));
     assert!(refusal(&["--nexus-packing", "oblivious"]).ends_with("it goes with nexus\n"));
     assert!(
         refusal(&["--policy", "nexus", "--nexus-packing", "round"]).contains("give squishy or oblivious")
@@ -113,5 +114,6 @@ fn a_wrong_value_of_a_flag_is_refused_with_the_right_ones() {
     assert!(
         refusal(&["--policy", "clockwork", "--clockwork-ahead-ms", "0"]).contains("give a number above 0")
     );
+    assert!(refusal(&["--policy", "orloj", "--orloj-delay-rate", "0"]).contains("give a number above 0"));
     assert!(refusal(&["--policy", "triton", "--triton-preferred", "0"]).contains("1..=1024"));
 }

@@ -66,6 +66,10 @@ struct CommandLine {
     /// The placement of models on GPUs by policy nexus: squishy (default) or oblivious
     #[arg(long, value_name = "PACKING", value_parser = packing)]
     nexus_packing: Option<NexusPacking>,
+    /// b of policy orloj, the rate of the delay that its priorities anticipate, in 1/ms (default
+    /// 1e-4)
+    #[arg(long, value_name = "RATE", value_parser = positive)]
+    orloj_delay_rate: Option<f64>,
     /// The outstanding work below which policy clockwork gives a GPU more (default 5)
     #[arg(long, value_name = "MS", value_parser = positive)]
     clockwork_ahead_ms: Option<f64>,
@@ -226,6 +230,7 @@ fn options(policy: &dyn Policy, line: &CommandLine) -> Result<PolicyOptions, Str
         ("prefer", line.prefer.is_some()),
         ("frontends", line.frontends.is_some()),
         ("nexus-packing", line.nexus_packing.is_some()),
+        ("orloj-delay-rate", line.orloj_delay_rate.is_some()),
         ("shepherd-preempt", line.shepherd_preempt.is_some()),
         ("clockwork-batches", line.clockwork_batches.is_some()),
         ("clockwork-ahead-ms", line.clockwork_ahead_ms.is_some()),
@@ -264,6 +269,7 @@ fn options(policy: &dyn Policy, line: &CommandLine) -> Result<PolicyOptions, Str
     options.tuning = is_tuned.then_some(line.prefer.unwrap_or_default());
     options.frontends = line.frontends.map_or(options.frontends, usize::from);
     options.nexus_packing = line.nexus_packing.unwrap_or(options.nexus_packing);
+    options.orloj_delay_rate = line.orloj_delay_rate.unwrap_or(options.orloj_delay_rate);
     options.preempt = line.shepherd_preempt.unwrap_or(options.preempt);
     let clockwork = &mut options.clockwork;
     clockwork.batches = line.clockwork_batches.unwrap_or(clockwork.batches);

@@ -27,6 +27,9 @@ pub struct PolicyOptions {
     /// The factor by which a batch must be larger than a running one to preempt it, at least 1
     /// (flag `shepherd-preempt`).
     pub preempt: f64,
+    /// b of `orloj`: the rate of the exponential distribution of the delay that priorities
+    /// anticipate, in 1/ms, above 0 (flag `orloj-delay-rate`).
+    pub orloj_delay_rate: f64,
     /// The options of `clockwork` (flags `clockwork-batches` and `clockwork-ahead-ms`).
     pub clockwork: ClockworkOptions,
     /// The options of `triton` (flags `triton-queue-delay-ms`, `triton-preferred` and
@@ -44,6 +47,7 @@ impl Default for PolicyOptions {
             frontends: 1,
             nexus_packing: NexusPacking::Squishy,
             preempt: 3.03,
+            orloj_delay_rate: 1e-4,
             clockwork: ClockworkOptions::default(),
             triton: TritonOptions::default(),
         }

@@ -37,23 +37,26 @@ struct ApplicationEstimate {
 }
 
 impl Estimates {
-    /// Returns the estimates of a model whose batches take what its profile says.
-    pub(super) fn of_profile(sizes: &[usize], profile: &Profile) -> Estimates {
+    /// Returns the estimates of a model whose batches take what its profile says. `delay_rate` is
+    /// that of [`ScoreCurve::new`].
+    pub(super) fn of_profile(sizes: &[usize], profile: &Profile, delay_rate: f64) -> Estimates {
         let of_size = |&size: &usize| {
             let expected = profile.latency(size);
             let ms = expected.as_millis_f64();
             let times = RunTimeHistogram { lowest_ms: ms, width_ms: ms * KNOWN_WIDTH, parts: vec![1.0] };
-            let curve = ScoreCurve::new(&times, ms, &[OneStep::SLO]);
+            let curve = ScoreCurve::new(&times, ms, &[OneStep::SLO], delay_rate);
             SizeEstimate { expected, of_applications: vec![ApplicationEstimate { expected, curve }] }
         };
         Estimates { sizes: sizes.into(), of_sizes: sizes.iter().map(of_size).collect() }
     }
 
-    /// Returns the estimates of a model by what was learned of its applications.
+    /// Returns the estimates of a model by what was learned of its applications. `delay_rate` is
+    /// that of [`ScoreCurve::new`].
     pub(super) fn of_distributions(
         sizes: &[usize],
         model: &VaryingModel,
         learned: &LearnedRunTimes,
+        delay_rate: f64,
     ) -> Estimates {
         let mixture = learned.mixture();
         let of_application = |(at, one): (usize, &Application)| (learned.of(at), one.cost_parts());
@@ -64,7 +67,7 @@ impl Estimates {
                 let times = batch_times(model, size, &longest(own, &mixture, size));
                 ApplicationEstimate {
                     expected: Nanos::from_millis_f64(times.mean()),
-                    curve: ScoreCurve::new(&times, mean, costs),
+                    curve: ScoreCurve::new(&times, mean, costs, delay_rate),
                 }
             };
             SizeEstimate {
@@ -145,7 +148,7 @@ mod tests {
             applications: applications.into(),
         };
         let sizes = [1, 2, 4, 8];
-        let estimates = Estimates::of_distributions(&sizes, &model, &LearnedRunTimes::new(&model));
+        let estimates = Estimates::of_distributions(&sizes, &model, &LearnedRunTimes::new(&model), 1e-4);
         let mean_of = |size: usize, with: Option<u8>| {
             let batches: Vec<f64> = (0..20_000u64)
                 .map(|batch| (0..size as u64).map(|row| model.draw(2, batch * 8 + row)).collect::<Vec<_>>())

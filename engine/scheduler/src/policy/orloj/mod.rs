@@ -48,12 +48,13 @@ impl Policy for Orloj {
     }
 
     fn options(&self) -> &'static [&'static str] {
-        &[]
+        &["orloj-delay-rate"]
     }
 
-    fn scheduler(&self, workload: &Workload, _options: &PolicyOptions) -> Box<dyn Scheduler> {
+    fn scheduler(&self, workload: &Workload, options: &PolicyOptions) -> Box<dyn Scheduler> {
+        let model = |model| OrlojModel::new(model, options.orloj_delay_rate);
         Box::new(OrlojScheduler {
-            models: workload.models.iter().map(OrlojModel::new).collect(),
+            models: workload.models.iter().map(model).collect(),
             idle: (0..workload.gpus).map(Reverse).collect(),
             running: vec![Vec::new(); workload.gpus],
             network: workload.network,
@@ -158,21 +159,23 @@ struct OrlojModel {
     /// `None` where all requests take the same time.
     learned: Option<(VaryingModel, LearnedRunTimes)>,
     estimates: Estimates,
+    /// That of [`PolicyOptions::orloj_delay_rate`].
+    delay_rate: f64,
     /// The batches since the estimates were made.
     learned_from: u32,
 }
 
 impl OrlojModel {
-    fn new(model: &WorkloadModel) -> OrlojModel {
+    fn new(model: &WorkloadModel, delay_rate: f64) -> OrlojModel {
         let sizes = BatchSizes::PowersOfTwo.up_to(model.profile.max_batch());
         let learned = model.varying.as_ref().map(|varying| (varying.clone(), LearnedRunTimes::new(varying)));
         let estimates = match &learned {
-            Some((varying, learned)) => Estimates::of_distributions(&sizes, varying, learned),
-            None => Estimates::of_profile(&sizes, &model.profile),
+            Some((varying, learned)) => Estimates::of_distributions(&sizes, varying, learned, delay_rate),
+            None => Estimates::of_profile(&sizes, &model.profile, delay_rate),
         };
         let applications = model.varying.as_ref().map_or(1, |varying| varying.applications.len());
         let queues = vec![WaitingRequests::default(); applications.min(MAX_APPLICATIONS)];
-        OrlojModel { queues, learned, estimates, learned_from: 0 }
+        OrlojModel { queues, learned, estimates, delay_rate, learned_from: 0 }
     }
 
     /// Returns the queue of a request's application.
@@ -188,7 +191,8 @@ impl OrlojModel {
         self.learned_from += 1;
         if self.learned_from == REFRESH {
             self.learned_from = 0;
-            self.estimates = Estimates::of_distributions(self.estimates.sizes(), varying, learned);
+            let sizes = self.estimates.sizes();
+            self.estimates = Estimates::of_distributions(sizes, varying, learned, self.delay_rate);
         }
     }
 

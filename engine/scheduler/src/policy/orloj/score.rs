@@ -18,20 +18,19 @@ use crate::run_time::RunTimeHistogram;
 use crate::step_costs::OneStep;
 use alloc::vec::Vec;
 
-/// b: the rate of the exponential distribution of the anticipated delay, in 1/ms (section 4.4.4).
-const DELAY_RATE: f64 = 1e-4;
-
 /// The priority over the time that is left.
 #[derive(Clone, Debug)]
 pub(super) struct ScoreCurve {
     /// The edges of the bins, ms.
     edges_ms: Vec<f64>,
-    /// The part of the curve that comes from the bins before, without e^(-bx): for each bin, and
-    /// for what lies behind the last.
+    /// The part of the curve at each edge that comes from the bins before it, without `scale`.
     before: Vec<f64>,
     /// The density of each bin: of the time by which a batch must start, weighted by what missing
     /// that costs.
     density: Vec<f64>,
+    /// b, the rate of the exponential distribution of the anticipated delay, in 1/ms (section
+    /// 4.4.4).
+    delay_rate: f64,
     /// 1 / (E\[L\] b).
     scale: f64,
     pieces: Vec<Piece>,
@@ -50,25 +49,30 @@ pub(super) struct Piece {
 
 impl ScoreCurve {
     /// Returns the curve of requests whose batch takes as long as `batch_times` says, where a batch
-    /// takes `expected_ms` on average, and whose cost is the sum of `costs`.
-    pub(super) fn new(batch_times: &RunTimeHistogram, expected_ms: f64, costs: &[OneStep]) -> ScoreCurve {
+    /// takes `expected_ms` on average, and whose cost is the sum of `costs`. `delay_rate` is above
+    /// 0.
+    pub(super) fn new(
+        batch_times: &RunTimeHistogram,
+        expected_ms: f64,
+        costs: &[OneStep],
+        delay_rate: f64,
+    ) -> ScoreCurve {
         let (edges_ms, density) = summed_densities(batch_times, costs);
-        let grown = |ms: f64| (DELAY_RATE * ms).exp();
         let mut before = vec![0.0];
         for (at, density) in density.iter().enumerate() {
-            before.push(before[at] + density * (grown(edges_ms[at + 1]) - grown(edges_ms[at])));
+            before.push(after(before[at], *density, delay_rate * (edges_ms[at + 1] - edges_ms[at])));
         }
         let mut pieces: Vec<Piece> = Vec::new();
         for (at, density) in density.iter().enumerate() {
-            let rises = density * grown(edges_ms[at]) > before[at];
+            let rises = *density > before[at];
             match pieces.last_mut().filter(|last| last.rises == rises) {
                 Some(last) => last.to_ms = edges_ms[at + 1],
                 None => pieces.push(Piece { from_ms: edges_ms[at], to_ms: edges_ms[at + 1], rises }),
             }
         }
         pieces.push(Piece { from_ms: edges_ms[density.len()], to_ms: f64::INFINITY, rises: false });
-        let scale = 1.0 / (expected_ms * DELAY_RATE);
-        ScoreCurve { edges_ms, before, density, scale, pieces }
+        let scale = 1.0 / (expected_ms * delay_rate);
+        ScoreCurve { edges_ms, before, density, delay_rate, scale, pieces }
     }
 
     /// Returns the priority of a request whose deadline, that of the last step, is in `left_ms`.
@@ -76,19 +80,20 @@ impl ScoreCurve {
         let Some(bin) = self.edges_ms.partition_point(|edge| *edge <= left_ms).checked_sub(1) else {
             return 0.0;
         };
-        let start = self.edges_ms[bin];
-        // Of this bin, what is certain to be over in time.
-        let own = self
-            .density
-            .get(bin)
-            .map_or(0.0, |density| density * (1.0 - (DELAY_RATE * (start - left_ms)).exp()));
-        self.scale * (self.before[bin] * (-DELAY_RATE * left_ms).exp() + own)
+        let density = self.density.get(bin).copied().unwrap_or(0.0);
+        self.scale * after(self.before[bin], density, self.delay_rate * (left_ms - self.edges_ms[bin]))
     }
 
     /// Returns the pieces in which the curve rises or falls, in order; before the first it is 0.
     pub(super) fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
+}
+
+/// Returns the part of the curve a time behind an edge, where it is `before` at the edge and there is
+/// a bin of this density behind it. `decay` is b times that time: nothing here is larger than both.
+fn after(before: f64, density: f64, decay: f64) -> f64 {
+    before * (-decay).exp() - density * (-decay).exp_m1()
 }
 
 /// Returns the edges of bins, and the density of each: the sum of the batch times' density, moved
@@ -122,8 +127,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// Equation 4.2, bin by bin, with the deadline at `left` and the time at 0.
-    fn equation(histogram: &RunTimeHistogram, expected: f64, left: f64) -> f64 {
-        let b = DELAY_RATE;
+    fn equation(histogram: &RunTimeHistogram, expected: f64, left: f64, b: f64) -> f64 {
         let bin = |(at, part): (usize, &f64)| {
             let (l1, l2) = (
                 histogram.lowest_ms + histogram.width_ms * at as f64,
@@ -148,15 +152,19 @@ mod tests {
             lowest in 0.0f64..100.0,
             width in 0.01f64..50.0,
             steps in prop::collection::vec((0.0f64..300.0, 0.1f64..5.0), 0..4),
+            delay_rate in prop::sample::select(vec![1e-5, 1e-4, 1e-2, 1e-1]),
         ) {
             prop_assume!(weights.iter().sum::<f64>() > 0.01);
             let histogram = RunTimeHistogram::of_weights(lowest, width, &weights).unwrap();
             let earlier = steps.iter().map(|&(before_last_ms, cost)| OneStep { before_last_ms, cost });
             let costs: Vec<OneStep> = earlier.chain([OneStep::SLO]).collect();
-            let curve = ScoreCurve::new(&histogram, histogram.mean(), &costs);
+            let curve = ScoreCurve::new(&histogram, histogram.mean(), &costs, delay_rate);
             let times = (0..400).map(|at| (histogram.highest_ms() + 300.0) * 1.5 * f64::from(at) / 400.0);
             for left in times {
-                let of = |one: &OneStep| one.cost * equation(&histogram, histogram.mean(), left - one.before_last_ms);
+                let of = |one: &OneStep| {
+                    let left = left - one.before_last_ms;
+                    one.cost * equation(&histogram, histogram.mean(), left, delay_rate)
+                };
                 let expected: f64 = costs.iter().map(of).sum();
                 prop_assert!((curve.at(left) - expected).abs() < 1e-9 * (1.0 + expected), "{left}");
             }
@@ -173,6 +181,19 @@ mod tests {
                     two[1] <= two[0] + slack
                 });
                 prop_assert!(monotone, "{piece:?} {values:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_delay_rate_makes_the_curve_overflow() {
+        // e^(bt) is beyond the numbers here.
+        let histogram = RunTimeHistogram::of_weights(0.0, 1e4, &[1.0, 2.0, 1.0]).unwrap();
+        for delay_rate in [1e-9, 1.0, 1e3] {
+            let curve = ScoreCurve::new(&histogram, histogram.mean(), &[OneStep::SLO], delay_rate);
+            for left_ms in [1.0, 5e3, 2.9e4, 1e5, 1e9] {
+                let score = curve.at(left_ms);
+                assert!((0.0..=1.0 / delay_rate).contains(&score), "{delay_rate} {left_ms}: {score}");
             }
         }
     }

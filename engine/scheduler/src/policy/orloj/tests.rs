@@ -35,7 +35,7 @@ proptest! {
         at in 0usize..4,
     ) {
         static MODEL: LazyLock<WorkloadModel> = LazyLock::new(|| model(&[20.0, 60.0, 200.0], 1_000.0));
-        let mut model = OrlojModel::new(&MODEL);
+        let mut model = OrlojModel::new(&MODEL, 1e-4);
         for (id, &(application, ms)) in (0..).zip(&requests) {
             let deadline = Nanos::from_millis(ms);
             let request = Request { id, application, deadline, ..Request::default() };
@@ -69,7 +69,7 @@ proptest! {
 #[test]
 fn the_most_urgent_request_decides_the_size() {
     let network = Network::default();
-    let mut model = OrlojModel::new(&model(&[20.0], 1_000.0));
+    let mut model = OrlojModel::new(&model(&[20.0], 1_000.0), 1e-4);
     let push = |model: &mut OrlojModel, ms: u64, count: u64| {
         (0..count).for_each(|id| {
             let request = Request { id, deadline: Nanos::from_millis(ms), ..Request::default() };
