@@ -24,7 +24,9 @@ mod nexus_drops;
 mod nexus_features;
 mod nexus_mixes;
 mod nexus_plans;
+mod nexus_prefixes;
 mod nexus_queries;
+mod orloj_sensitivity;
 mod orloj_tables;
 mod query_phases;
 mod scheduling;
@@ -60,13 +62,15 @@ pub static EXPERIMENTS: &[&dyn Experiment] = &[
     &nexus_drops::LazyAndEarly,
     &nexus_features::GAME,
     &nexus_features::TRAFFIC,
-    &nexus_mixes::Variants,
+    &nexus_prefixes::Variants,
     &nexus_mixes::Mixes,
     &nexus_queries::QuerySplits,
     &query_phases::QueryPhases,
     &clockwork_slos::Lowest,
     &clockwork_slos::Isolation,
     &orloj_tables::FinishRates,
+    &orloj_sensitivity::DelayRates,
+    &orloj_sensitivity::ShortRunTimes,
     &encoder_sizes::EncoderSizes,
     &scheduling::Scheduling,
 ];

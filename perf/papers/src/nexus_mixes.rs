@@ -1,10 +1,9 @@
 //! Nexus's Figure 16: squishy bin packing over batch-oblivious placement (section 7.2), 16 sessions
-//! on 8 GPUs in five mixes; and Figure 15 (a): variants of ResNet-50 that differ in the last layer
-//! on one GPU, batched over their prefix and each by itself. The last layers' time is left out.
+//! on 8 GPUs in five mixes.
 //!
 //! Profiles are those of Symphony's Table 5, for the same GPU. Where the paper gives no SLO, for
-//! mixed rates and for the variants, it is 100 ms here. The eight architectures are the first of
-//! that table of which two batches of one run within the tighter SLO. Arrivals are uniform.
+//! mixed rates, it is 100 ms here. The eight architectures are the first of that table of which two
+//! batches of one run within the tighter SLO. Arrivals are uniform.
 //!
 //! About 20 s of one core.
 
@@ -13,7 +12,7 @@ use super::setting::Setting;
 use super::systems::{NEXUS, System};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
-use symphony_perf::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
+use symphony_perf::charts::{Axis, Figure, Panel, Shape};
 use symphony_perf::zoo::{Model, zoo_1080ti};
 use symphony_scheduler::policy::options::NexusPacking;
 use symphony_scheduler::workload::Arrival;
@@ -101,75 +100,6 @@ impl Experiment for Mixes {
             Claim::new(what, Paper::Between(1.11, 1.64), of(NEXUS) / of(OBLIVIOUS), Unit::Times)
         };
         MIXES.map(claim).into()
-    }
-}
-
-const VARIANTS: [usize; 5] = [2, 4, 6, 8, 10];
-
-/// The ways in which variants run: batched over their prefix, which makes them one model, and each
-/// by itself.
-const WAYS: [&str; 2] = ["prefix batching", "each by itself"];
-
-/// Figure 15 (a).
-pub(super) struct Variants;
-
-impl Experiment for Variants {
-    fn name(&self) -> &'static str {
-        "nexus-figure15"
-    }
-
-    fn about(&self) -> &'static str {
-        "Nexus, Figure 15 (a): goodput of variants of ResNet-50 on one GPU"
-    }
-
-    fn columns(&self) -> &'static [&'static str] {
-        &["variants", "way", "goodput_rps"]
-    }
-
-    fn jobs(&self, effort: Effort) -> Vec<Job> {
-        let pairs = VARIANTS.into_iter().flat_map(|variants| WAYS.map(|way| (variants, way)));
-        let job = |(variants, way): (usize, &'static str)| {
-            let model = on_1080ti("ResNet50").with_slo(SLO_MS);
-            let models = if way == WAYS[0] { 1 } else { variants };
-            let setting = Setting::copies(1, model, models, effort).arriving(&Arrival::Uniform);
-            let setting = setting.lasting(2.0, effort.choose(20.0, 60.0));
-            Job::new(setting.search_weight(), move || {
-                let goodput = NEXUS.goodput_rps(setting.workload())?;
-                Ok(vec![vec![variants.to_string(), way.to_owned(), cell(goodput, 1)]])
-            })
-        };
-        pairs.map(job).collect()
-    }
-
-    fn figure(&self, table: &Table) -> Figure {
-        let line = |(at, way): (usize, &&str)| Series {
-            label: (*way).to_owned(),
-            colour: COLOURS[at],
-            shape: Shape::Marked,
-            points: table.points(&[("way", way)], "variants", "goodput_rps"),
-        };
-        let panel = Panel {
-            title: format!("one GPU, SLO {SLO_MS} ms, uniform arrivals"),
-            x: Axis::up_to("variants", 10.0),
-            y: Axis::up_to("goodput (requests/s)", table.highest("goodput_rps")),
-            series: WAYS.iter().enumerate().map(line).collect(),
-        };
-        Figure { title: self.about().to_owned(), columns: 1, panels: vec![panel] }
-    }
-
-    fn claims(&self, table: &Table) -> Vec<Claim> {
-        let gain = |variants: usize| {
-            let of =
-                |way: &str| table.number(&[("variants", &variants.to_string()), ("way", way)], "goodput_rps");
-            of(WAYS[0]) / of(WAYS[1])
-        };
-        let most = VARIANTS.map(gain).into_iter().fold(0.0, f64::max);
-        vec![Claim::new(
-            "prefix batching over each by itself: largest gain",
-            Paper::Is(2.1),
-            most,
-            Unit::Times,
-        )]
     }
 }
 

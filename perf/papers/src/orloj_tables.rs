@@ -24,7 +24,7 @@ use symphony_transport::Nanos;
 const ROWS: &str = include_str!("../data/orloj.csv");
 
 /// ORLOJ.
-const ORLOJ: System = System::new("orloj", "ORLOJ", "orloj", 5);
+pub(super) const ORLOJ: System = System::new("orloj", "ORLOJ", "orloj", 5);
 
 const SYSTEMS: [System; 5] = [CLIPPER, NEXUS, CLOCKWORK_POW2, ORLOJ, DEFAULT];
 
@@ -35,7 +35,7 @@ const SYNTHETIC_MS: f64 = 100.0;
 const MAX_BATCH: usize = 16;
 
 /// The requests of a run, and under `--full`.
-const REQUESTS: (f64, f64) = (5_000.0, 50_000.0);
+pub(super) const REQUESTS: (f64, f64) = (5_000.0, 50_000.0);
 
 /// The samples from which a distribution's halves are made.
 const QUANTILES: usize = 2_000;
@@ -68,6 +68,11 @@ impl PaperRow {
         let at = SYSTEMS.iter().position(|one| one.name == system);
         at.and_then(|at| self.finished.get(at)).copied().unwrap_or_default()
     }
+}
+
+/// Returns the share of a case's requests that finish under the dissertation's ORLOJ.
+pub(super) fn in_paper(case: &str, slo: &str) -> &'static str {
+    rows().find(|row| row.case == case && row.slo == slo).map_or("", |row| row.of(ORLOJ.name))
 }
 
 /// The distribution of a case's run times.
@@ -154,17 +159,22 @@ fn log_normal(mean: f64, high: f64) -> (f64, f64) {
 }
 
 fn workload(row: PaperRow, effort: Effort) -> Workload {
-    let applications = RunTimeCase::of(row.case).applications();
+    of_case(row.case, row.slo.parse().expect("a number"), effort)
+}
+
+/// Returns the workload of a case whose SLO is `times` the 99th percentile of what its requests
+/// take alone.
+pub(super) fn of_case(case: &str, times: f64, effort: Effort) -> Workload {
+    let applications = RunTimeCase::of(case).applications();
     let unscaled = VaryingModel { fixed: Nanos::ZERO, per_request: 0.5, applications: applications.into() };
     let mixture = unscaled.mixture();
     let mean = mixture.mean();
     let varying = VaryingModel { fixed: Nanos::from_millis_f64(mean / 2.0), ..unscaled };
-    let times: f64 = row.slo.parse().expect("a number");
     // What a request takes alone.
     let high = varying.batch_ms(1, mixture.quantile(0.99));
     let profile = varying.profile(RunTimeEstimate::Mean, MAX_BATCH).expect("run times are above 0");
     let rate = 1e3 / varying.batch_ms(1, mean);
-    let model = WorkloadModel::new(row.case, profile, Nanos::from_millis_f64(times * high));
+    let model = WorkloadModel::new(case, profile, Nanos::from_millis_f64(times * high));
     let mut workload = Workload::of_models(1, rate, vec![WorkloadModel { varying: Some(varying), ..model }]);
     workload.seed = effort.seed;
     workload.warmup = Nanos::from_secs_f64(200.0 / rate);

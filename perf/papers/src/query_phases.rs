@@ -126,6 +126,49 @@ impl PhasesCase {
     }
 }
 
+/// The row of the bound, in the place of a split.
+const BOUND: &str = "bound";
+
+impl PhasesCase {
+    /// Returns the rate that keeps all GPUs busy in the high half, each with the batches that need
+    /// the least GPU time of all whose times fit into the SLO along each path: what no split and no
+    /// scheduler can pass for longer. It is f(root, SLO) of Nexus's section 6.2, with the load of
+    /// the high half in place of the mean.
+    fn bound_qps(&self, effort: Effort) -> f64 {
+        let workload = self.workload(effort);
+        let (rate_factor, items_factor) =
+            (if self.varies.1 { LOADS[1] } else { 1.0 }, if self.varies.2 { LOADS[1] } else { 1.0 });
+        // Of each stage the model, the depth and the items of a query. What is at one depth has the
+        // same time.
+        let mut stages: Vec<(u32, usize, f64)> = vec![(0, 0, 1.0)];
+        for &(model, after) in self.shape.1 {
+            let (depth, items) = match after {
+                After::Each(stage, gamma) => (stages[stage].1, stages[stage].2 * gamma * items_factor),
+                After::Join(one, other) => (stages[one].1.max(stages[other].1), 1.0),
+            };
+            stages.push((model, depth + 1, items));
+        }
+        let cost = |(model, _, items): (u32, usize, f64), ms: usize| {
+            let profile = &workload.models[model as usize].profile;
+            let fits = |size: &usize| profile.latency(*size) <= Nanos::from_millis(ms as u64);
+            let of = |size: usize| profile.latency(size).as_secs_f64() / size as f64;
+            items * (1..=profile.max_batch()).take_while(fits).map(of).fold(f64::INFINITY, f64::min)
+        };
+        let whole = SLO_MS as usize;
+        let deepest = stages.iter().map(|stage| stage.1).max().unwrap_or(0);
+        let mut least = vec![0.0; whole + 1];
+        for depth in (0..=deepest).rev() {
+            let at_depth: Vec<_> = stages.iter().filter(|stage| stage.1 == depth).collect();
+            let own: Vec<f64> =
+                (0..=whole).map(|ms| at_depth.iter().map(|stage| cost(**stage, ms)).sum()).collect();
+            let within =
+                |ms: usize| (0..=ms).map(|part| own[part] + least[ms - part]).fold(f64::INFINITY, f64::min);
+            least = (0..=whole).map(within).collect();
+        }
+        GPUS as f64 / least[whole] / rate_factor
+    }
+}
+
 /// The experiment.
 pub(super) struct QueryPhases;
 
@@ -159,7 +202,14 @@ impl Experiment for QueryPhases {
                 Ok(vec![texts.into_iter().chain([cell(goodput, 2)]).collect()])
             })
         };
-        pairs.map(job).collect()
+        let bounds = move || {
+            let row = |case: PhasesCase| {
+                let texts = [case.shape.0, case.varies.0, "", BOUND].map(str::to_owned);
+                texts.into_iter().chain([cell(case.bound_qps(effort), 2)]).collect()
+            };
+            Ok(cases().filter(|case| case.split.0 == DeadlineSplit::default()).map(row).collect())
+        };
+        pairs.map(job).chain([Job::new(SEARCH_WEIGHT, bounds)]).collect()
     }
 
     fn figure(&self, table: &Table) -> Figure {
@@ -198,6 +248,13 @@ impl Experiment for QueryPhases {
                 let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
                 let what = format!("{}, {says}: carried over nexus, mean", system.label);
                 claims.push(Claim::new(what, Paper::Silent, mean, Unit::Times));
+                let bounds = SHAPES.map(|(shape, _)| {
+                    let keys = [("shape", shape), ("varies", varies), ("split", BOUND)];
+                    table.number(&keys, "goodput_qps") / goodputs(table, system, shape, varies)[1]
+                });
+                let mean = bounds.iter().sum::<f64>() / bounds.len() as f64;
+                let what = format!("{}, {says}: the bound over nexus, mean", system.label);
+                claims.push(Claim::new(what, Paper::Silent, mean, Unit::Times));
             }
         }
         claims
@@ -221,5 +278,14 @@ mod tests {
                 (case.split.0, case.varies.1)
             );
         }
+    }
+
+    #[test]
+    fn the_bound_is_the_best_division_by_hand() {
+        let case = cases().find(|case| case.shape.0 == "two in a row" && case.varies.3.contains("rate"));
+        let bound = case.expect("the case").bound_qps(Effort { full: false, seed: 1 });
+        // SSD in batches of 14, 307 ms, leaves 93 ms to batches of 42 of InceptionV3.
+        let by_hand = 8e3 / (20.0 + 27.0 / 14.0 + 3.0 * (1.964 + 8.771 / 42.0)) / 1.6;
+        assert!((bound / by_hand - 1.0).abs() < 1e-6, "{bound} {by_hand}");
     }
 }

@@ -27,6 +27,8 @@ pub struct System {
     packing: NexusPacking,
     /// True if batches have any size (Clockwork only).
     any_batch: bool,
+    /// b of ORLOJ, in 1/ms; `None` for the default.
+    delay_rate: Option<f64>,
     colour: usize,
 }
 
@@ -98,7 +100,18 @@ impl System {
     pub const fn new(name: &'static str, label: &'static str, policy: &'static str, colour: usize) -> System {
         let policy = Chosen::Named(policy);
         let (drop, when, packing) = (None, None, NexusPacking::Squishy);
-        System { name, label, policy, drop, when, frontends: 1, packing, any_batch: false, colour }
+        System {
+            name,
+            label,
+            policy,
+            drop,
+            when,
+            frontends: 1,
+            packing,
+            any_batch: false,
+            delay_rate: None,
+            colour,
+        }
     }
 
     /// Makes a system of a policy that only an experiment has.
@@ -124,6 +137,11 @@ impl System {
     /// Returns the system with another placement of sessions.
     pub const fn packed(self, packing: NexusPacking) -> System {
         System { packing, ..self }
+    }
+
+    /// Returns the system with another rate of the anticipated delay, in 1/ms (ORLOJ only).
+    pub const fn expecting(self, delay_rate: f64) -> System {
+        System { delay_rate: Some(delay_rate), ..self }
     }
 
     /// Returns the system with this number of frontends that route independently.
@@ -179,6 +197,7 @@ impl System {
         if self.any_batch {
             options.clockwork.batches = BatchSizes::Any;
         }
+        options.orloj_delay_rate = self.delay_rate.unwrap_or(options.orloj_delay_rate);
         options
     }
 

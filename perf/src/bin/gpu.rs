@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use symphony::cli::{end_quietly_on_closed_pipe, read_precision};
 use symphony_gpu::plan::PlanPrecision;
 use symphony_perf::gpu::{compare, load_bandwidth};
-use symphony_perf::networks::{NETWORKS, NetworkSize};
+use symphony_perf::networks::{NETWORKS, Network, NetworkSize, RESNET50_PARTS};
 use symphony_perf::predictability::PredictabilityError;
 
 /// Make the networks for the measurement of a card, and compare the card with the interpreter
@@ -32,6 +32,9 @@ enum GpuCommand {
         /// The same layers with an eighth of the channels, on small images
         #[arg(long)]
         small: bool,
+        /// ResNet-50 without its last layer, and what stands behind that in variants of it, instead
+        #[arg(long)]
+        parts: bool,
         /// The seed of the weights
         #[arg(long, default_value_t = 1)]
         seed: u64,
@@ -74,8 +77,9 @@ enum GpuCommand {
 fn main() -> ExitCode {
     end_quietly_on_closed_pipe();
     let result = match GpuCommandLine::parse().command {
-        GpuCommand::Networks { folder, small, seed } => {
-            write(&folder, if small { NetworkSize::Small } else { NetworkSize::Full }, seed)
+        GpuCommand::Networks { folder, small, parts, seed } => {
+            let networks = if parts { &RESNET50_PARTS[..] } else { &NETWORKS };
+            write(networks, &folder, if small { NetworkSize::Small } else { NetworkSize::Full }, seed)
         }
         GpuCommand::Bandwidth { model, gpu, precision, times } => {
             load_bandwidth(&model, gpu, precision, times as usize).map(|measured| {
@@ -96,12 +100,17 @@ fn main() -> ExitCode {
     }
 }
 
-fn write(folder: &PathBuf, size: NetworkSize, seed: u64) -> Result<ExitCode, PredictabilityError> {
+fn write(
+    networks: &[Network],
+    folder: &PathBuf,
+    size: NetworkSize,
+    seed: u64,
+) -> Result<ExitCode, PredictabilityError> {
     let failed = |path: &PathBuf, error: std::io::Error| {
         PredictabilityError::Usage(format!("{}: can't be written ({error})", path.display()))
     };
     std::fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
-    for network in NETWORKS {
+    for network in networks {
         let (file, parameters) = network.file(size, seed);
         let path = folder.join(network.name).with_extension("onnx");
         std::fs::write(&path, &file).map_err(|error| failed(&path, error))?;

@@ -59,6 +59,12 @@ impl NetworkBuilder {
         Layer { name: "images".to_owned(), channels: 3 }
     }
 
+    /// Adds an input of vectors.
+    pub(super) fn features(&mut self, channels: usize) -> Layer {
+        self.graph.inputs.push(OnnxPort::of_rows("features", FLOAT, &[channels]));
+        Layer { name: "features".to_owned(), channels }
+    }
+
     /// Adds an input of whole numbers.
     pub(super) fn numbers(&mut self, name: &str, row: &[usize]) -> String {
         self.graph.inputs.push(OnnxPort::of_rows(name, INT64, row));

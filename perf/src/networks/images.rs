@@ -13,6 +13,12 @@ const CLASSES: usize = 1_000;
 const RESIDUAL: f32 = 0.2;
 
 pub(super) fn resnet50(builder: &mut NetworkBuilder, size: NetworkSize) -> Layer {
+    let x = resnet50_prefix(builder, size);
+    builder.connected(&x, CLASSES)
+}
+
+/// ResNet-50 without its last layer.
+pub(super) fn resnet50_prefix(builder: &mut NetworkBuilder, size: NetworkSize) -> Layer {
     let x = stem(builder, size);
     let mut x = builder.pool("MaxPool", &x, [3, 2, 1]);
     for (stage, blocks) in [3, 4, 6, 3].into_iter().enumerate() {
@@ -22,7 +28,16 @@ pub(super) fn resnet50(builder: &mut NetworkBuilder, size: NetworkSize) -> Layer
             x = bottleneck(builder, &x, width, stride);
         }
     }
-    let x = builder.mean_of_images(&x);
+    builder.mean_of_images(&x)
+}
+
+/// What stands behind [`resnet50_prefix`] in a variant with so many connected layers of its own.
+pub(super) fn resnet50_head<const LAYERS: usize>(builder: &mut NetworkBuilder, size: NetworkSize) -> Layer {
+    let mut x = builder.features(4 * size.width(512));
+    for _ in 1..LAYERS {
+        let hidden = builder.connected(&x, x.channels);
+        x = builder.relu(&hidden);
+    }
     builder.connected(&x, CLASSES)
 }
 

@@ -56,6 +56,15 @@ pub const NETWORKS: [Network; 5] = [
     Network { name: "bert_base", parameters: 109_482_240, build: bert::bert_base },
 ];
 
+/// ResNet-50 without its last layer, and what stands behind that in variants of it (Nexus, Figure
+/// 15): one, two or three fully connected layers.
+pub const RESNET50_PARTS: [Network; 4] = [
+    Network { name: "resnet50_prefix", parameters: 23_508_032, build: images::resnet50_prefix },
+    Network { name: "head_1_fc", parameters: 2_049_000, build: images::resnet50_head::<1> },
+    Network { name: "head_2_fc", parameters: 6_245_352, build: images::resnet50_head::<2> },
+    Network { name: "head_3_fc", parameters: 10_441_704, build: images::resnet50_head::<3> },
+];
+
 impl Network {
     /// Returns the ONNX file of the network with the weights of a seed, and the number of its
     /// parameters.
@@ -72,7 +81,7 @@ mod tests {
 
     #[test]
     fn networks_have_as_many_parameters_as_published() {
-        for network in NETWORKS {
+        for network in NETWORKS.into_iter().chain(RESNET50_PARTS) {
             let (file, parameters) = network.file(NetworkSize::Full, 1);
             assert_eq!(parameters, network.parameters, "{}", network.name);
             assert!(file.len() as u64 > 4 * parameters);

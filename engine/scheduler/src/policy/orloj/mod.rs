@@ -159,7 +159,7 @@ struct OrlojModel {
     /// `None` where all requests take the same time.
     learned: Option<(VaryingModel, LearnedRunTimes)>,
     estimates: Estimates,
-    /// That of [`PolicyOptions::orloj_delay_rate`].
+    /// The rate of the anticipated delay: [`PolicyOptions::orloj_delay_rate`].
     delay_rate: f64,
     /// The batches since the estimates were made.
     learned_from: u32,

@@ -90,8 +90,9 @@ impl ScoreCurve {
     }
 }
 
-/// Returns the part of the curve a time behind an edge, where it is `before` at the edge and there is
-/// a bin of this density behind it. `decay` is b times that time: nothing here is larger than both.
+/// Returns the part of the curve a time behind an edge, where it is `before` at the edge and there
+/// is a bin of this density behind it. `decay` is b times that time: nothing here is larger than
+/// both.
 fn after(before: f64, density: f64, decay: f64) -> f64 {
     before * (-decay).exp() - density * (-decay).exp_m1()
 }
