@@ -2,14 +2,16 @@
 # Measures a GPU with binaries that were built elsewhere, and leaves JSON. It builds nothing.
 # perf/gpu.sh pack FILE packs the release binaries into a .tar.xz to be carried, at most 64 MiB
 # perf/gpu.sh run BIN OUT runs everything from the folder of the binaries BIN; results go to OUT
-# perf/gpu.sh quick BIN OUT the same with small networks and short runs, for a driver without a card
+# perf/gpu.sh reduced BIN OUT the same steps and networks, few executions of one and two rows, for a
+# driver that computes on the host: each step takes what it takes
+# perf/gpu.sh quick BIN OUT the steps on small networks, in a minute or two
 # Exit codes: 0 done; 1 a criterion failed (OUT/summary.json says which); 2 bad usage; 3 no GPU.
 set -euo pipefail
 
 binaries=(symphony loadgen simulate profile predictability gpu scale)
 
 usage() {
-  sed -n '2,6s/^# \?//p' "$0" >&2
+  sed -n '2,8s/^# \?//p' "$0" >&2
   exit 2
 }
 
@@ -34,7 +36,7 @@ step() {
   local name=$1 began=$SECONDS
   shift
   code=0
-  timeout 300 "$@" > "$out/$name.json" 2> "$out/$name.log" || code=$?
+  timeout "$patience" "$@" > "$out/$name.json" 2> "$out/$name.log" || code=$?
   printf '%s\t%d\t%d\n' "$name" "$code" $((SECONDS - began)) >> "$out/steps.tsv"
   printf '%s: exit code %d after %d s\n' "$name" "$code" $((SECONDS - began))
 }
@@ -53,23 +55,34 @@ main() {
   trap 'rm -rf "$networks"' EXIT
   local models=(resnet50 densenet121 mobilenet_v2 vgg16 bert_base)
   local batches=1-8,10,12,14,16,20,24,28,32,40,48,56,64
-  served_batches=1-4,6,8,12,16
-  local small=() runs=200 executions=100000 seconds=10 warm_up=1 code=0
-  if [ "$mode" = quick ]; then
-    small=(--small) runs=3 executions=100 seconds=2 warm_up=0 batches=1-4 served_batches=1-4
-  fi
+  local small=() runs=200 executions=100000 seconds=10 warm_up=1 rows=2 times=10 code=0
+  local scale=(--sweep-model-threads 1,2,4,8,12 --seconds 0.5 --svg "$out/scale.svg")
+  patience=300
+  case "$mode" in
+    reduced)
+      runs=1 executions=3 seconds=120 warm_up=0 batches=1,2 rows=1 times=3 patience=7200
+      scale=(--sweep-model-threads 1 --seconds 0.5 --svg "$out/scale.svg")
+      ;;
+    quick)
+      small=(--small) runs=3 executions=100 seconds=2 warm_up=0 batches=1-4
+      # A sweep finds no rate on a machine that other tests keep busy.
+      scale=(--rate 1e4 --seconds 1)
+      ;;
+  esac
   printf '{"mode": "%s", "executions": %d, "runs": %d}\n' "$mode" "$executions" "$runs" > "$out/mode.json"
 
   step networks "$bin/gpu" networks "$networks" "${small[@]}"
   # What the driver shows; where it shows nothing, nothing else can be measured.
-  step agreement-mobilenet_v2 "$bin/gpu" agreement --precision fp16 --tolerance 0.01 "$networks/mobilenet_v2.onnx"
+  step agreement-mobilenet_v2 "$bin/gpu" agreement --precision fp16 --tolerance 0.01 --rows "$rows" \
+    "$networks/mobilenet_v2.onnx"
   if [ "$code" = 3 ]; then
     cat "$out/agreement-mobilenet_v2.log" >&2
     exit 3
   fi
   # The interpreter takes one core of the host's for each.
   for model in "${models[@]}"; do
-    [ "$model" = mobilenet_v2 ] || step "agreement-$model" "$bin/gpu" agreement --precision fp16 --tolerance 0.01 "$networks/$model.onnx" &
+    [ "$model" = mobilenet_v2 ] || step "agreement-$model" "$bin/gpu" agreement --precision fp16 \
+      --tolerance 0.01 --rows "$rows" "$networks/$model.onnx" &
   done
   wait
   for model in "${models[@]}"; do
@@ -80,14 +93,10 @@ main() {
   step isolation "$bin/predictability" isolation --model "$networks/resnet50.onnx" --device cuda:0 --precision fp16 \
     --executions "$executions" --warm-up "$warm_up" --json "$out/isolation-result.json" \
     --svg "$out/isolation.svg"
-  step bandwidth "$bin/gpu" bandwidth --precision fp16 "$networks/vgg16.onnx"
+  step bandwidth "$bin/gpu" bandwidth --precision fp16 --times "$times" "$networks/vgg16.onnx"
   step pytorch python3 "$here/gpu_pytorch.py" --batches 1,8,32 --runs "$runs"
   serve_three
-  if [ "$mode" = run ]; then
-    step scale "$bin/scale" --sweep-model-threads 1,2,4,8,12 --seconds 0.5 --svg "$out/scale.svg" --json
-  else
-    step scale "$bin/scale" --rate 1e4 --seconds 1 --json
-  fi
+  step scale "$bin/scale" "${scale[@]}" --json
   step summary python3 "$here/gpu_summary.py" "$out"
   cat "$out/summary.json"
   exit "$code"
@@ -96,17 +105,12 @@ main() {
 # Serves three models at 80 % of the rate at which the simulator finds 1 % bad requests.
 serve_three() {
   local goodput rate slo model
-  # `serve` computes in FP32.
-  for model in resnet50 densenet121 mobilenet_v2; do
-    step "profile-fp32-$model" "$bin/profile" --model "$networks/$model.onnx" --device cuda:0 \
-      --batches "$served_batches" --runs "$runs" --seconds "$seconds" --csv "$networks/$model.csv" --json
-  done
   {
     printf '[[executors]]\nkind = "cuda"\n'
     for model in resnet50 densenet121 mobilenet_v2; do
       slo=$(slo_of "$networks/$model.csv")
-      printf '[[models]]\nname = "%s"\nfile = "%s.onnx"\nprofile = "%s.csv"\nslo_ms = %s\n' \
-        "$model" "$model" "$model" "$slo"
+      printf '[[models]]\nname = "%s"\nfile = "%s.onnx"\nprecision = "fp16"\n' "$model" "$model"
+      printf 'profile = "%s.csv"\nslo_ms = %s\n' "$model" "$slo"
     done
   } > "$networks/symphony.toml"
   {
@@ -132,6 +136,6 @@ slo_of() {
 
 case "${1-}" in
   pack) [ $# = 2 ] || usage; pack "$2" ;;
-  run | quick) [ $# = 3 ] || usage; main "$@" ;;
+  run | reduced | quick) [ $# = 3 ] || usage; main "$@" ;;
   *) usage ;;
 esac

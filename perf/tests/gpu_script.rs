@@ -44,6 +44,11 @@ fn the_measurement_of_a_card_runs_whole_on_a_fake_one() {
         assert!(profile["alpha_ms"].is_number() && profile["fit_worst_error"].is_number(), "{profile}");
     }
     assert_eq!(summary["isolation"]["execution"]["count"], 100);
+    assert!(summary["load_bandwidth"]["load_over_plain"].as_f64().unwrap() > 0.0);
+    let pytorch = &summary["pytorch"];
+    assert!(pytorch["models"].is_object() || pytorch["skipped"].as_str().is_some_and(|why| !why.is_empty()));
+    let config = std::fs::read_to_string(out.path().join("symphony.toml")).unwrap();
+    assert_eq!(config.matches("precision = \"fp16\"").count(), 3, "{config}");
     assert!(summary["served"]["batches"].as_u64().unwrap() > 0, "{}", summary["served"]);
     assert!(summary["capacity"]["goodput_rps"].as_f64().unwrap() > 0.0, "{}", summary["capacity"]);
     assert!(out.path().join("served.svg").is_file() && out.path().join("isolation.svg").is_file());
