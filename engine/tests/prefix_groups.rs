@@ -197,7 +197,7 @@ fn check_says_what_is_shared_and_what_keeps_models_from_it() {
     write_config(folder, "cpu", |_| all(""));
     let (output, said) = check(folder);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("model.toml:2: prefix_group: is given for a model of a repository"), "{said}");
+    assert!(said.contains("model.toml:2: prefix_group: is no field that is known here"), "{said}");
     std::fs::remove_dir_all(folder.join("repository/owl")).unwrap();
     write_config(folder, "cuda", |_| all(""));
     let (output, said) = check(folder);

@@ -191,14 +191,6 @@ impl VersionReader<'_> {
             ExecutorKind::Emulated => Sizes::default(),
             _ => read_sizes(root)?,
         };
-        if root.optional("prefix_group").is_some() {
-            let wrong = "is given for a model of a repository, which comes and goes by itself";
-            root.report(
-                "prefix_group",
-                wrong,
-                "leave it out, or make the model a table [[models]] of CONFIG",
-            );
-        }
         let profiles = read_profiles(root, kind, slo, &sizes);
         let rolling = read_rolling(root);
         let source = match kind {
