@@ -6,13 +6,17 @@ mod harness;
 use harness::fake_gpus::FakeGpus;
 use harness::process::{ServerProcess, request, wait_until};
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
+fn linear() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpu/tests/data/linear.onnx")
+}
+
 /// Writes a CONFIG with `gpus` GPUs, which run `linear.onnx`.
 fn config(gpus: usize) -> TempDir {
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpu/tests/data/linear.onnx");
+    let model = linear();
     let folder = tempfile::tempdir().unwrap();
     let text = format!(
         "policy = \"work-conserving\"\n[faults]\ngrace_ms = 20\nhung_after_s = 0.5\n\
@@ -62,6 +66,45 @@ fn ask(server: &ServerProcess, row: &[f32]) -> (u16, Vec<f64>) {
     (status, data.iter().filter_map(Value::as_f64).collect())
 }
 
+/// Asks for a row of the model of a CONFIG on a CPU core.
+fn on_a_core(gpus: &FakeGpus, config: &TempDir, row: &[f32]) -> Vec<f64> {
+    let text = std::fs::read_to_string(config.path().join("symphony.toml")).unwrap();
+    let on_cpu = tempfile::tempdir().unwrap();
+    std::fs::write(on_cpu.path().join("symphony.toml"), text.replace("\"cuda\"", "\"cpu\"")).unwrap();
+    let reference = serve(gpus, &on_cpu, (0, ""), &on_cpu.path().join("log"));
+    ask(&reference, row).1
+}
+
+#[test]
+fn a_plans_file_is_served_in_half_precision_without_a_compiler_and_its_onnx_file() {
+    let (gpus, config) = (FakeGpus::new(), config(1));
+    let plan = config.path().join("linear.plan");
+    let mut compile = symphony(&gpus);
+    compile.arg("compile").arg(linear()).args(["--max-batch", "4", "--precision", "fp16"]);
+    let compiled = compile.args(["--arch", "sm_90", "--output"]).arg(&plan).output().unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let row = [0.1, -1.3, 2.0, 0.25];
+    let expected = on_a_core(&gpus, &config, &row);
+    let file = config.path().join("symphony.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace(linear().to_str().unwrap(), "linear.plan")).unwrap();
+    // Without NVRTC.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_symphony"));
+    command.args(["serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]).arg(config.path());
+    command.env("LD_LIBRARY_PATH", gpus.driver());
+    let log = config.path().join("log");
+    let log_file = std::fs::File::create(&log).unwrap();
+    let mut server = ServerProcess::start(&mut command, Stdio::from(log_file));
+    let (status, found) = ask(&server, &row);
+    assert_eq!(status, 200, "{}", std::fs::read_to_string(&log).unwrap());
+    assert_eq!(found.len(), expected.len());
+    let largest = expected.iter().fold(0f64, |most, x| most.max(x.abs()));
+    let is_near = |(x, y): (&f64, &f64)| (x - y).abs() <= 0.01 * largest;
+    assert!(found.iter().zip(&expected).all(is_near), "{found:?} for {expected:?}");
+    assert_ne!(found, expected, "it is in half precision");
+    assert_eq!(server.interrupt(), Some(0));
+}
+
 #[test]
 fn serve_answers_from_gpus_of_a_library_in_place_of_the_driver() {
     let (gpus, config) = (FakeGpus::new(), config(2));
@@ -73,12 +116,7 @@ fn serve_answers_from_gpus_of_a_library_in_place_of_the_driver() {
     let (status, first) = ask(&server, &row);
     assert_eq!(status, 200, "{}", std::fs::read_to_string(&log).unwrap());
     assert_eq!(first.len(), 3);
-    // The same model on a CPU core.
-    let text = std::fs::read_to_string(config.path().join("symphony.toml")).unwrap();
-    let on_cpu = tempfile::tempdir().unwrap();
-    std::fs::write(on_cpu.path().join("symphony.toml"), text.replace("\"cuda\"", "\"cpu\"")).unwrap();
-    let reference = serve(&gpus, &on_cpu, (0, ""), &on_cpu.path().join("log"));
-    let (_, expected) = ask(&reference, &row);
+    let expected = on_a_core(&gpus, &config, &row);
     assert!(first.iter().zip(&expected).all(|(x, y)| (x - y).abs() < 1e-5), "{first:?} for {expected:?}");
     assert_eq!(server.interrupt(), Some(0));
 }

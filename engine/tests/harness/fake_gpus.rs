@@ -2,7 +2,7 @@
 //! place of NVIDIA's, and NVIDIA's compiler from PyPI.
 
 use super::light_models::made_folder;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
@@ -20,6 +20,12 @@ impl FakeGpus {
         assert!(library.is_file(), "{} is not there", library.display());
         std::os::unix::fs::symlink(library, folder.path().join("libcuda.so")).unwrap();
         FakeGpus { folder }
+    }
+
+    /// Returns the folder of the driver, without a compiler.
+    #[allow(dead_code, reason = "test programs use a part of it")]
+    pub(crate) fn driver(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Has a program find GPUs.

@@ -368,13 +368,36 @@ extern "C" fn cuEventQuery(event: Handle) -> CuResult {
     found.map_or_else(|code| code, |is_over| if is_over { SUCCESS } else { NOT_READY })
 }
 
-/// Takes the text of kernels, as NVRTC has compiled it, which names each of them.
+/// Returns the length of machine code, an ELF file of 64 bits: its tables of sections and segments
+/// are behind all else.
+///
+/// # Safety
+/// A whole file is there.
+unsafe fn machine_code_length(image: *const u8) -> usize {
+    // SAFETY: the caller's: the header has 64 bytes.
+    let header = unsafe { std::slice::from_raw_parts(image, 64) };
+    let field = |at: usize, bytes: usize| {
+        header[at..at + bytes].iter().rev().fold(0, |value: usize, &byte| value << 8 | usize::from(byte))
+    };
+    let sections = field(40, 8) + field(58, 2) * field(60, 2);
+    sections.max(field(32, 8) + field(54, 2) * field(56, 2))
+}
+
+/// Takes the text of kernels, as NVRTC has compiled it, or their machine code: both name each of
+/// them.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuModuleLoadData(module: *mut Handle, image: *const c_void) -> CuResult {
     if image.is_null() {
         return INVALID_IMAGE;
     }
-    // SAFETY: the caller's: an image that is text ends in 0.
+    // SAFETY: the caller's: an image is a text that ends in 0, or an ELF file.
+    if unsafe { CStr::from_ptr(image.cast()) }.to_bytes().starts_with(b"\x7fELF") {
+        // SAFETY: the caller's: the file is whole.
+        let image = unsafe { std::slice::from_raw_parts(image.cast(), machine_code_length(image.cast())) };
+        // SAFETY: the caller's.
+        return unsafe { make(module, |device| device.load_image(image).map(|Module(number)| number)) };
+    }
+    // SAFETY: as above.
     let Ok(text) = unsafe { CStr::from_ptr(image.cast()) }.to_str() else { return INVALID_IMAGE };
     if !text.contains(".target sm_90") {
         return INVALID_IMAGE;
