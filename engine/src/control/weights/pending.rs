@@ -156,7 +156,9 @@ impl PendingChange {
         if gathered.left > 0 {
             return;
         }
-        let (done, error) = (std::mem::take(&mut gathered.done), gathered.error.take());
+        let (mut done, error) = (std::mem::take(&mut gathered.done), gathered.error.take());
+        // GPUs end in any order.
+        done.sort_by(|a, b| (a.gpu.0, &a.model, a.version).cmp(&(b.gpu.0, &b.model, b.version)));
         let callback = gathered.callback.take();
         drop(gathered);
         if let Some(callback) = callback {
