@@ -242,6 +242,12 @@ impl World {
         for place in touched {
             self.apply(place, ModelEvent::Settle);
         }
+        // Now and then the network's delays are measured anew.
+        if self.rng.random_ratio(1, 16) {
+            let mut delay = || Nanos(self.rng.random_range(0..=self.slo.0 / 8));
+            let [control, data_per_request, result] = [delay(), Nanos(delay().0 / 64), delay()];
+            self.apply(place, ModelEvent::Delays(Network { control, data_per_request, result }));
+        }
     }
 
     /// Lets time pass, with the timers and completions that come due.
