@@ -1,7 +1,7 @@
 //! The profile of a model on a GPU, with the parts of a batch's time apart and the memory that it
 //! takes; written as a table that all readers of profiles take. `profile --device cuda:N` makes it.
 
-use crate::cuda::{BatchTimes, CudaModel};
+use crate::cuda::{BatchTimes, CudaModel, LibraryUse};
 use crate::host::{HostModel, RunError};
 use crate::measure::{Percentiles, RandomRows, percentiles};
 use crate::table::{HEADER, PARTS, ProfileRow, ProfileTable, TableError, millis};
@@ -73,6 +73,10 @@ pub struct GpuProfile {
     pub rows: Vec<GpuProfileRow>,
     /// The memory.
     pub memory: GpuMemory,
+    /// The products and convolutions of the largest batch, by what computes them.
+    pub launches: LibraryUse,
+    /// The libraries of the device, or why one is not used.
+    pub libraries: Vec<String>,
 }
 
 /// Measures a model on its GPU, whose batches are run one after another on random inputs, round by
@@ -109,7 +113,9 @@ pub fn measure_on_gpu(
         static_bytes: runs.model.weights().bytes() as u64,
         dynamic_bytes: rows.iter().map(|row| row.dynamic_bytes).max().unwrap_or(0),
     };
-    Ok(GpuProfile { device: runs.model.device().open.calls().facts().name.clone(), rows, memory })
+    let (of, launches) = (runs.model.device(), runs.model.library_use());
+    let libraries = of.libraries.iter().map(ToString::to_string).collect();
+    Ok(GpuProfile { device: of.open.calls().facts().name.clone(), rows, memory, launches, libraries })
 }
 
 /// A model whose batches are timed on random rows.
@@ -165,8 +171,7 @@ fn has_settled(medians: &[Nanos]) -> bool {
 
 fn row(model: &CudaModel, batch: usize, times: &[BatchTimes]) -> GpuProfileRow {
     let of = |part: fn(&BatchTimes) -> Nanos| percentiles(&mut times.iter().map(part).collect::<Vec<_>>());
-    let plan = model.plan();
-    let workspace = plan.batches.get(batch - 1).map_or(0, |of| of.workspace_bytes);
+    let workspace = model.workspace_bytes(batch);
     let signature = model.signature();
     let rows = batch * (signature.input_bytes() + signature.output_bytes());
     GpuProfileRow {
@@ -205,9 +210,12 @@ impl GpuProfile {
         let (table, GpuMemory { file_bytes, static_bytes, dynamic_bytes }) = (self.table()?, self.memory);
         let fit = table.fit();
         let mut text = format!(
-            "# device: {}\n# bytes: file {file_bytes}, static {static_bytes}, dynamic {dynamic_bytes}\n\
+            "# device: {}\n# by: {}; {}\n\
+             # bytes: file {file_bytes}, static {static_bytes}, dynamic {dynamic_bytes}\n\
              # fit: alpha {:.6} ms, beta {:.6} ms, worst error {:.4} at b = {}\n{},{}\n",
             self.device,
+            self.launches,
+            self.libraries.join(", "),
             fit.alpha_ns / 1e6,
             fit.beta_ns / 1e6,
             fit.worst_error,
@@ -241,7 +249,9 @@ mod tests {
             dynamic_bytes: 8,
         };
         let memory = GpuMemory { file_bytes: 1, static_bytes: 2, dynamic_bytes: 8 };
-        let profile = GpuProfile { device: "a card".to_owned(), rows: vec![row(1), row(4)], memory };
+        let (device, rows) = ("a card".to_owned(), vec![row(1), row(4)]);
+        let (launches, libraries) = (LibraryUse::default(), vec!["a library 1.2.3".to_owned()]);
+        let profile = GpuProfile { device, rows, memory, launches, libraries };
         let file = tempfile::NamedTempFile::new().unwrap();
         profile.write(file.path()).unwrap();
         assert_eq!(ProfileTable::read(file.path()).unwrap(), profile.table().unwrap());

@@ -11,7 +11,7 @@ mod operations;
 
 use light::made_folder;
 use model_rows::run_rows;
-use operations::{of, operation_cases, plan_of, random_row};
+use operations::{of, operation_cases, plan_of, random_indices, random_row};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 const GIB: u64 = 1 << 30;
 
-use symphony_gpu::plan::PlanElement::{F32, I32, I64};
+use symphony_gpu::plan::PlanElement::{F32, I64};
 
 fn fake() -> (Arc<FakeDriver>, Arc<CudaDevice>) {
     let driver = FakeDriver::new(&[4 * GIB]);
@@ -89,18 +89,6 @@ fn networks_give_on_a_gpu_what_the_interpreter_gives() {
     }
     drop(device);
     assert!(driver.live(0).is_empty(), "{:?} are left", driver.live(0));
-}
-
-/// Random inputs whose whole numbers are indices of any table.
-fn random_indices(plan: &Plan, seed: u64) -> Vec<u8> {
-    let mut row = random_row(plan, seed);
-    let signature = plan.signature();
-    for (at, port) in plan.inputs.iter().enumerate() {
-        if matches!(port.row.element, I64 | I32) {
-            row[signature.input_range(at)].fill(0);
-        }
-    }
-    row
 }
 
 /// The rows of jobs, in slots of a slab.

@@ -7,6 +7,7 @@
 #[allow(dead_code, reason = "a part of it is used")]
 mod light;
 #[path = "harness/operations.rs"]
+#[allow(dead_code, reason = "a part of it is used")]
 mod operations;
 
 use half::{bf16, f16};

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use symphony_gpu::HostModel;
-use symphony_gpu::cuda::{CudaDevice, CudaDevices, CudaModel, DriverError, Owned};
+use symphony_gpu::cuda::{CudaDevice, CudaDevices, CudaModel, DriverError, LibraryUse, Owned};
 use symphony_gpu::measure::RandomRows;
 use symphony_gpu::plan::{CompileOptions, Plan, PlanMemory, PlanPrecision, compile};
 
@@ -32,6 +32,10 @@ pub struct PlanAgreement {
     pub tolerance: f64,
     /// True if it is not more, and every output is a number.
     pub agrees: bool,
+    /// The products and convolutions of the batch, by what computes them.
+    pub launches: LibraryUse,
+    /// The libraries of the card, or why one is not used.
+    pub libraries: Vec<String>,
 }
 
 /// The time of LOAD of a model's weights, beside that of a plain copy.
@@ -147,8 +151,9 @@ pub fn compare(
     }
     let relative = if worst == 0.0 { 0.0 } else { worst / largest };
     let agrees = relative <= tolerance && largest.is_finite() && largest > 0.0;
-    let model = file.display().to_string();
-    Ok(PlanAgreement { model, rows, largest, worst, relative, tolerance, agrees })
+    let (name, launches) = (file.display().to_string(), model.library_use());
+    let libraries = device.libraries.iter().map(ToString::to_string).collect();
+    Ok(PlanAgreement { model: name, rows, largest, worst, relative, tolerance, agrees, launches, libraries })
 }
 
 fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> {

@@ -179,6 +179,7 @@ fn check_gpus(config: &Config, libraries: &Libraries) -> Option<Diagnostic> {
             Ok(device) => {
                 let facts = device.open.calls().facts();
                 println!("GPU {ordinal}: {}, {:.1} GB", facts.name, facts.memory as f64 / 1e9);
+                device.libraries.iter().for_each(|library| println!("GPU {ordinal}: {library}"));
             }
             Err(error) => {
                 let location = Location { file: config.file.clone(), line: 1, field: "executors".into() };

@@ -9,6 +9,7 @@ use std::fmt;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use symphony_gpu::cuda::installed_libraries;
 
 /// Open files below which a server with many clients runs out.
 const OPEN_FILES: u64 = 16_384;
@@ -95,6 +96,7 @@ pub(super) fn doctor(arguments: DoctorArguments) -> Result<(), CommandFailure> {
         rdma(),
     ];
     findings.extend(gpus(&config));
+    findings.extend(gpu_libraries(&config));
     if let Some(host) = host {
         findings.extend(own_port(host));
         findings.extend(peers_of(&config, host).map(peer));
@@ -242,6 +244,19 @@ fn gpus(config: &Config) -> Option<Finding> {
     let mend = "install the driver, or start the container with the GPUs";
     let is = format!("{there} of {wanted}");
     (wanted > 0).then(|| Finding::new(there == wanted, Severity::Broken, "NVIDIA GPUs", is, mend))
+}
+
+/// Looks for the libraries that compute products and convolutions on GPUs.
+fn gpu_libraries(config: &Config) -> Option<Finding> {
+    if config.executors_of(ExecutorKind::Cuda) == 0 {
+        return None;
+    }
+    let found = installed_libraries();
+    let holds = found.iter().all(|library| library.version.is_ok());
+    let is = found.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let mend =
+        "install nvidia-cublas and nvidia-cudnn-cu13 of PyPI, and put their folders into LD_LIBRARY_PATH";
+    Some(Finding::new(holds, Severity::Slower, "NVIDIA's libraries", is, mend))
 }
 
 /// Tries to listen at the host's address.

@@ -28,6 +28,21 @@ impl FakeGpus {
         self.folder.path()
     }
 
+    /// Makes the folder, in which programs find NVIDIA's libraries of kernels as well.
+    #[allow(dead_code, reason = "not every test has them")]
+    pub(crate) fn with_libraries() -> FakeGpus {
+        let gpus = FakeGpus::new();
+        let library = std::fs::read_link(gpus.folder.path().join("libcuda.so")).unwrap();
+        ["libcublasLt.so", "libcudnn.so"].iter().for_each(|name| gpus.link_library(name, &library));
+        gpus
+    }
+
+    /// Has programs find a library under a name.
+    #[allow(dead_code, reason = "not every test has them")]
+    pub(crate) fn link_library(&self, name: &str, library: &Path) {
+        std::os::unix::fs::symlink(library, self.folder.path().join(name)).unwrap();
+    }
+
     /// Has a program find GPUs.
     pub(crate) fn show_to<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let compiler: PathBuf = made_folder("nvrtc");

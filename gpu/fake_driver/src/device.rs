@@ -9,10 +9,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use symphony_gpu::cuda::driver::{
-    Device, DeviceFacts, DeviceObject, DevicePointer, Event, Graph, Kernel, LaunchShape, Module, Page,
-    Pinned, ReservedAddresses, Stream,
+    CallTensors, Device, DeviceFacts, DeviceObject, DevicePointer, Event, Graph, Kernel, LaunchShape,
+    LibraryState, Module, Page, Pinned, PreparedCall, ReservedAddresses, Stream,
 };
 use symphony_gpu::cuda::launch::KERNELS;
+use symphony_gpu::cuda::library_kernels::call::{CUBLASLT, CUDNN, LibraryCall};
 use symphony_gpu::cuda::{DriverError, DriverResult};
 use symphony_gpu::plan::AlignedBytes;
 use symphony_transport::Nanos;
@@ -31,6 +32,10 @@ struct State {
     modules: HashMap<u64, String>,
     kernels: HashMap<u64, (&'static str, u64)>,
     graphs: HashMap<u64, Vec<Task>>,
+    /// The libraries that it has, by their names.
+    libraries: Vec<&'static str>,
+    /// The calls that these have prepared.
+    prepared: HashMap<u64, LibraryCall>,
     last: u64,
     faults: Vec<PlannedFault>,
     calls: BTreeMap<&'static str, usize>,
@@ -94,6 +99,25 @@ impl FakeDevice {
         lock(&self.shared.state).maps_nothing = true;
     }
 
+    pub(crate) fn offer_library(&self, name: &'static str) {
+        lock(&self.shared.state).libraries.push(name);
+    }
+
+    /// Puts a call of a library into a stream, with as much workspace as it was given.
+    pub(crate) fn launch_call(
+        &self,
+        name: &'static str,
+        call: LibraryCall,
+        (tensors, workspace_bytes): (CallTensors, usize),
+        stream: Stream,
+    ) -> DriverResult<()> {
+        if workspace_bytes < workspace_of(&call) {
+            return Err(refused(name, "the workspace does not suffice"));
+        }
+        let call = Box::new(call);
+        self.put(name, stream, |_| Ok(Task::Call { call, tensors, workspace_bytes }))
+    }
+
     pub(crate) fn resume(&self) {
         let mut state = lock(&self.shared.state);
         state.queues.resume();
@@ -114,6 +138,7 @@ impl FakeDevice {
             ("event", state.queues.events.len()),
             ("module", state.modules.len()),
             ("graph", state.graphs.len()),
+            ("prepared call", state.prepared.len()),
         ];
         counts.into_iter().filter(|(_, count)| *count > 0).collect()
     }
@@ -246,11 +271,23 @@ impl Shared {
             Task::Launch { kernel, arguments } => {
                 kernels::run(kernel, arguments, &mut lock(&self.memory)).map_err(broken(kernel))
             }
+            Task::Call { call, tensors, workspace_bytes } => {
+                let run = kernels::run_call(call, (tensors, *workspace_bytes), &mut lock(&self.memory));
+                run.map_err(broken(call.library()))
+            }
             Task::Graph(tasks) => tasks.iter().try_for_each(|task| self.run(task)),
             Task::Break(error) => Err(error.clone()),
             // They only mark places, and are done where streams are worked off.
             Task::Record { .. } | Task::Wait { .. } | Task::Hang => Ok(()),
         }
+    }
+}
+
+/// Returns the workspace that a call needs, which differs from call to call.
+pub(crate) fn workspace_of(call: &LibraryCall) -> usize {
+    match call {
+        LibraryCall::Product(of) => (of.rows * of.columns % 7 * 1_000) as usize,
+        LibraryCall::Convolution(of) => of.output.into_iter().product::<usize>() % 5 * 700,
     }
 }
 
@@ -449,6 +486,34 @@ impl Device for FakeDevice {
         })
     }
 
+    fn open_libraries(&self) -> DriverResult<Vec<LibraryState>> {
+        self.call("open_libraries", |state| {
+            let of = |name| match state.libraries.contains(&name) {
+                true => LibraryState { name, version: Ok("1.2.3".to_owned()) },
+                false => LibraryState { name, version: Err("there is none".to_owned()) },
+            };
+            Ok([CUBLASLT, CUDNN].map(of).to_vec())
+        })
+    }
+
+    fn prepare(&self, call: &LibraryCall, most_workspace: usize) -> DriverResult<Option<PreparedCall>> {
+        self.call("prepare", |state| {
+            let workspace_bytes = workspace_of(call);
+            if !state.libraries.contains(&call.library()) || workspace_bytes > most_workspace {
+                return Ok(None);
+            }
+            let number = state.number();
+            state.prepared.insert(number, *call);
+            Ok(Some(PreparedCall { number, workspace_bytes }))
+        })
+    }
+
+    fn launch_prepared(&self, call: PreparedCall, tensors: &CallTensors, stream: Stream) -> DriverResult<()> {
+        let found = lock(&self.shared.state).prepared.get(&call.number).copied();
+        let found = found.ok_or_else(|| refused("launch_prepared", "there is no such call"))?;
+        self.launch_call("launch_prepared", found, (*tensors, call.workspace_bytes), stream)
+    }
+
     fn begin_capture(&self, stream: Stream) -> DriverResult<()> {
         self.call("begin_capture", |state| {
             let queue = stream_of(state, "begin_capture", stream)?;
@@ -530,6 +595,7 @@ impl Device for FakeDevice {
             DeviceObject::Event(of) => state.queues.events.remove(&of.0).is_some(),
             DeviceObject::Module(of) => state.modules.remove(&of.0).is_some(),
             DeviceObject::Graph(of) => state.graphs.remove(&of.0).is_some(),
+            DeviceObject::PreparedCall(of) => state.prepared.remove(&of.number).is_some(),
         };
         assert!(released, "{resource:?} was given back twice, or never made");
     }

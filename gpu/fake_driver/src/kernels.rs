@@ -11,6 +11,8 @@ use symphony_gpu::cuda::arguments::{
     SelectArguments, SoftmaxArguments, StridedCopyArguments, UnaryArguments,
 };
 use symphony_gpu::cuda::codes::Coded;
+use symphony_gpu::cuda::driver::CallTensors;
+use symphony_gpu::cuda::library_kernels::call::{ConvolutionCall, FusedFunction, LibraryCall, ProductCall};
 use symphony_gpu::plan::{
     AlignedBytes, ImageLayout, Operation, PadFill, PlanElement, PlanType, UnaryFunction, WindowSpec, compute,
 };
@@ -32,7 +34,32 @@ pub(crate) fn run(kernel: &str, arguments: &[u8], memory: &mut Memory) -> Result
     if kernel == "concat_part" {
         return concat_part(&read(arguments)?, memory);
     }
-    let found = find(kernel, arguments)?;
+    compute_found(find(kernel, arguments)?, memory)
+}
+
+/// Computes a call of a library, whose workspace is overwritten before and afterwards: what else
+/// lies there is lost.
+///
+/// Errors: those of [`run`].
+pub(crate) fn run_call(
+    call: &LibraryCall,
+    (at, workspace_bytes): (&CallTensors, usize),
+    memory: &mut Memory,
+) -> Result<(), String> {
+    let overwrite = |memory: &mut Memory| match workspace_bytes {
+        0 => Ok(()),
+        bytes => memory.write(at.workspace.0, &vec![0xa5; bytes]),
+    };
+    overwrite(memory)?;
+    let found = match call {
+        LibraryCall::Product(call) => library_product(call, at),
+        LibraryCall::Convolution(call) => library_convolution(call, at),
+    };
+    compute_found(found, memory)?;
+    overwrite(memory)
+}
+
+fn compute_found(found: Found, memory: &mut Memory) -> Result<(), String> {
     let types: Vec<&PlanType> = found.inputs.iter().map(|(_, of)| of).collect();
     let output = found.operation.result(&types)?;
     let bytes = |of: &PlanType| of.bytes().ok_or(format!("{of} is too large"));
@@ -248,6 +275,43 @@ fn matrix_product(a: &MatrixProductArguments) -> Result<Found, String> {
     let found = Found::new(operation, vec![(a.left, left), (a.right, right)], a.y);
     let found = found.and_perhaps(a.bias, of(element, [a.columns]));
     Ok(Found { activation: a.activation.function(), ..found })
+}
+
+fn library_product(a: &ProductCall, at: &CallTensors) -> Found {
+    let matrices = |own: bool, [rows, columns]: [u64; 2], transposed: bool| {
+        let batches = if own { a.batches } else { 1 };
+        of(a.element, if transposed { [batches, columns, rows] } else { [batches, rows, columns] })
+    };
+    let left = matrices(a.own[0], [a.rows, a.depth], a.transposed[0]);
+    let right = matrices(a.own[1], [a.depth, a.columns], a.transposed[1]);
+    let operation = Operation::MatrixProduct { transposed: a.transposed, alpha: a.alpha };
+    let mut found = Found::new(operation, vec![(at.left.0, left), (at.right.0, right)], at.output.0);
+    if a.has_bias {
+        found.inputs.push((at.bias.0, of(a.element, [a.columns])));
+    }
+    Found { activation: fused(a.function), ..found }
+}
+
+fn library_convolution(a: &ConvolutionCall, at: &CallTensors) -> Found {
+    let [top, left] = a.pads;
+    let (strides, dilations, pads) = (a.strides, a.dilations, [top, left, top, left]);
+    let window = WindowSpec { strides, dilations, pads, round_up: false };
+    let image = |sizes| PlanType { element: a.element, shape: a.layout.shape(sizes).to_vec() };
+    let operation = Operation::Convolution { layout: a.layout, window, groups: a.groups };
+    let inputs = vec![(at.left.0, image(a.image)), (at.right.0, image(a.kernels))];
+    let mut found = Found::new(operation, inputs, at.output.0);
+    if a.has_bias {
+        found.inputs.push((at.bias.0, of(a.element, [a.kernels[0] as u64])));
+    }
+    Found { activation: a.relu.then_some(UnaryFunction::Relu), ..found }
+}
+
+fn fused(function: FusedFunction) -> Option<UnaryFunction> {
+    match function {
+        FusedFunction::Identity => None,
+        FusedFunction::Relu => Some(UnaryFunction::Relu),
+        FusedFunction::GeluTanh => Some(UnaryFunction::GeluTanh),
+    }
 }
 
 fn pool(a: &PoolArguments) -> Result<Found, String> {

@@ -6,13 +6,17 @@
 //! Tests within a process hand a [`FakeDriver`] to what they test. The crate is a shared library as
 //! well, which a program opens in place of NVIDIA's driver: a link `libcuda.so` to it in a folder
 //! of `LD_LIBRARY_PATH`. (No link `libcuda.so.1`: NVRTC opens that itself.) Its variables are in
-//! `library.rs`.
+//! `library.rs`. Links `libcublasLt.so` and `libcudnn.so` make it those libraries as well; their
+//! variables are in `library_objects.rs`.
 
+mod cublaslt_entry_points;
+mod cudnn_entry_points;
 mod device;
 mod entry_points;
 mod host_memory;
 mod kernels;
 mod library;
+mod library_objects;
 mod memory;
 mod queue;
 
@@ -62,6 +66,11 @@ impl FakeDriver {
     /// Makes a device one that can't map pages.
     pub fn map_nothing(&self, device: usize) {
         self.devices[device].map_nothing();
+    }
+
+    /// Gives a device a library of kernels of this name, before it is opened.
+    pub fn offer_library(&self, device: usize, name: &'static str) {
+        self.devices[device].offer_library(name);
     }
 
     /// Returns how many objects a device has given out that were not given back, by their kinds.

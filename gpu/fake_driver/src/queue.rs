@@ -5,6 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::time::Instant;
 use symphony_gpu::cuda::DriverError;
+use symphony_gpu::cuda::driver::CallTensors;
+use symphony_gpu::cuda::library_kernels::call::LibraryCall;
 
 /// Work in a stream.
 #[derive(Clone, Debug)]
@@ -13,6 +15,7 @@ pub(crate) enum Task {
     CopyOut { from: u64, to: u64, range: Range<usize> },
     Zero { at: u64, bytes: usize },
     Launch { kernel: &'static str, arguments: Vec<u8> },
+    Call { call: Box<LibraryCall>, tensors: CallTensors, workspace_bytes: usize },
     Graph(Vec<Task>),
     Record { event: u64, turn: u64 },
     Wait { event: u64, turn: u64 },

@@ -6,6 +6,7 @@
 //! device but those that say so.
 
 use super::error::DriverResult;
+use super::library_kernels::call::LibraryCall;
 use std::ops::Range;
 use std::sync::Arc;
 use symphony_transport::Nanos;
@@ -77,6 +78,48 @@ pub struct ReservedAddresses {
     pub bytes: usize,
 }
 
+/// A call that a library of kernels has prepared.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PreparedCall {
+    /// The number that stands for it.
+    pub number: u64,
+    /// The memory that it needs beside its tensors, bytes.
+    pub workspace_bytes: usize,
+}
+
+/// Where the tensors of a prepared call lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CallTensors {
+    /// The left matrices, or the image.
+    pub left: DevicePointer,
+    /// The right matrices, or the kernels.
+    pub right: DevicePointer,
+    /// The bias; 0 if there is none.
+    pub bias: DevicePointer,
+    /// The result.
+    pub output: DevicePointer,
+    /// What the call needs beside.
+    pub workspace: DevicePointer,
+}
+
+/// A library of kernels on a device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LibraryState {
+    /// The library's name, such as `cuBLASLt`.
+    pub name: &'static str,
+    /// The version, or why it is not used.
+    pub version: Result<String, String>,
+}
+
+impl std::fmt::Display for LibraryState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.version {
+            Ok(version) => write!(f, "{} {version}", self.name),
+            Err(why) => write!(f, "kernels of Symphony's in place of {} ({why})", self.name),
+        }
+    }
+}
+
 /// An object of a device that is to be given back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs, reason = "they are the objects above")]
@@ -89,6 +132,13 @@ pub enum DeviceObject {
     Graph(Graph),
     Page(Page),
     ReservedAddresses(ReservedAddresses),
+    PreparedCall(PreparedCall),
+}
+
+impl From<PreparedCall> for DeviceObject {
+    fn from(call: PreparedCall) -> DeviceObject {
+        DeviceObject::PreparedCall(call)
+    }
 }
 
 impl From<DevicePointer> for DeviceObject {
@@ -242,6 +292,17 @@ pub trait Device: Send + Sync {
         arguments: &[u8],
         stream: Stream,
     ) -> DriverResult<()>;
+
+    /// Opens the libraries of kernels for the device, which may take memory of it, and returns what
+    /// became of each. Without it no call is prepared.
+    fn open_libraries(&self) -> DriverResult<Vec<LibraryState>>;
+
+    /// Has a library choose how it computes a call, with at most `most_workspace` bytes beside the
+    /// tensors; `None` if no library takes it.
+    fn prepare(&self, call: &LibraryCall, most_workspace: usize) -> DriverResult<Option<PreparedCall>>;
+
+    /// Launches a call that a library has prepared, in its turn.
+    fn launch_prepared(&self, call: PreparedCall, tensors: &CallTensors, stream: Stream) -> DriverResult<()>;
 
     /// Makes what is put into the stream from now on be recorded and not done.
     fn begin_capture(&self, stream: Stream) -> DriverResult<()>;

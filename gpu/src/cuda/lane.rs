@@ -1,10 +1,11 @@
 //! The memory of one batch of a model, on the device and on the host, with a graph for each batch
 //! size. While a batch runs in one lane, the next one's inputs arrive in another.
 
-use super::driver::{Device, DevicePointer, Event, Graph, Pinned, Stream};
+use super::driver::{CallTensors, Device, DevicePointer, Event, Graph, Pinned, PreparedCall, Stream};
 use super::error::DriverResult;
 use super::kernels::LoadedKernels;
-use super::launch::{TensorPlaces, kernel_launches};
+use super::launch::{KernelLaunch, TensorPlaces, kernel_launches};
+use super::library_kernels::prepared::{PreparedLaunch, PreparedPlan};
 use super::open::{CudaDevice, LOAD_PATIENCE};
 use super::owned::Owned;
 use crate::plan::{BatchPlan, Operand, PLAN_ALIGNMENT, Plan, PlanPort, PlanRegion};
@@ -64,6 +65,8 @@ struct LanePlaces {
     inputs: DevicePointer,
     outputs: DevicePointer,
     status: DevicePointer,
+    /// What calls of libraries need beside their tensors.
+    library_workspace: DevicePointer,
 }
 
 impl TensorPlaces for LanePlaces {
@@ -87,6 +90,19 @@ fn outputs_offset(plan: &Plan) -> usize {
     plan.input_bytes.next_multiple_of(PLAN_ALIGNMENT)
 }
 
+/// Returns the place of the libraries' workspace behind a plan's own.
+fn library_workspace_offset(plan: &Plan) -> usize {
+    plan.workspace_bytes().next_multiple_of(PLAN_ALIGNMENT)
+}
+
+/// Returns the workspace that a plan and the libraries need, bytes.
+pub(super) fn workspace_bytes(plan: &Plan, prepared: &PreparedPlan) -> usize {
+    match prepared.workspace_bytes() {
+        0 => plan.workspace_bytes(),
+        bytes => library_workspace_offset(plan) + bytes,
+    }
+}
+
 /// Returns the device memory that a lane of a plan needs, bytes.
 pub(super) fn lane_bytes(plan: &Plan) -> usize {
     outputs_offset(plan) + status_offset(plan) + STATUS_BYTES
@@ -99,23 +115,26 @@ fn status_offset(plan: &Plan) -> usize {
 
 impl Lane {
     /// Makes the lane of a model whose weights, workspace and rows lie at these addresses, and
-    /// captures its graphs on `stream`.
+    /// captures its graphs on `stream`: of calls of libraries where these have prepared some, of
+    /// kernels for the rest.
     ///
-    /// Errors: the driver's, or a launch that the kernels do not take; nothing is left then.
+    /// Errors: the driver's or a library's, or a launch that the kernels do not take; nothing is
+    /// left then.
     pub(super) fn new(
         device: &Arc<CudaDevice>,
         plan: &Plan,
-        kernels: &LoadedKernels,
+        (kernels, prepared): (&LoadedKernels, &PreparedPlan),
         [weights, workspace, rows]: [DevicePointer; 3],
         stream: Stream,
     ) -> Result<Lane, String> {
         let mut lane = Lane::without_graphs(device, plan, rows).map_err(|error| device.refusal(error))?;
         let (inputs, outputs) = (lane.inputs, lane.outputs);
         let status = DevicePointer(outputs.0 + status_offset(plan) as u64);
-        let placement = LanePlaces { weights, workspace, inputs, outputs, status };
-        for batch in &plan.batches {
-            let graph = capture(device, kernels, batch, &placement, stream)?;
-            lane.graphs.push(graph);
+        let library_workspace = DevicePointer(workspace.0 + library_workspace_offset(plan) as u64);
+        let placement = LanePlaces { weights, workspace, inputs, outputs, status, library_workspace };
+        for at in 0..plan.batches.len() {
+            let steps = steps(&plan.batches[at], |launch| prepared.of(at, launch), &placement)?;
+            lane.graphs.push(capture(device, kernels, &steps, status, stream)?);
         }
         Ok(lane)
     }
@@ -238,26 +257,61 @@ impl Lane {
     }
 }
 
-/// Captures the launches of a batch size as a graph.
+/// One thing that is put into a stream.
+enum CaptureStep {
+    Kernel(KernelLaunch),
+    Library(PreparedCall, CallTensors),
+}
+
+/// Returns what is put into a stream for a batch size: launches that libraries have prepared, and
+/// kernels for the rest.
+fn steps<'a>(
+    batch: &BatchPlan,
+    prepared: impl Fn(usize) -> Option<&'a PreparedLaunch>,
+    places: &LanePlaces,
+) -> Result<Vec<CaptureStep>, String> {
+    let mut steps = Vec::new();
+    for (at, launch) in batch.launches.iter().enumerate() {
+        let named = |why| format!("{why}, in node {}", launch.nodes.join(", "));
+        let by_library = prepared(at);
+        if let Some(prepared) = by_library {
+            let input =
+                |at: usize| launch.inputs.get(at).map_or_else(Default::default, |of| places.address(of));
+            let (left, right, bias) = (input(0), input(1), input(2));
+            let (output, workspace) = (places.address(&launch.output), places.library_workspace);
+            steps.push(CaptureStep::Library(
+                prepared.call(),
+                CallTensors { left, right, bias, output, workspace },
+            ));
+        }
+        let by_kernels = by_library.map_or(Some(launch), |prepared| prepared.after.as_ref());
+        if let Some(launch) = by_kernels {
+            let launches = kernel_launches(launch, places).map_err(named)?;
+            steps.extend(launches.into_iter().map(CaptureStep::Kernel));
+        }
+    }
+    Ok(steps)
+}
+
+/// Captures what is put into a stream as a graph.
 fn capture(
     device: &Arc<CudaDevice>,
     kernels: &LoadedKernels,
-    batch: &BatchPlan,
-    placement: &LanePlaces,
+    steps: &[CaptureStep],
+    status: DevicePointer,
     stream: Stream,
 ) -> Result<Owned<Graph>, String> {
     let (calls, refusal) = (device.open.calls(), |error| device.refusal(error));
-    let mut launches = Vec::new();
-    for launch in &batch.launches {
-        let named = |why| format!("{why}, in node {}", launch.nodes.join(", "));
-        launches.extend(kernel_launches(launch, placement).map_err(named)?);
-    }
     let captured = || -> Result<(), String> {
-        calls.zero(placement.status, STATUS_BYTES, stream).map_err(refusal)?;
-        for launch in &launches {
-            let kernel = kernels.get(launch.kernel)?;
-            let launched = calls.launch(kernel, launch.shape, &launch.arguments, stream);
-            launched.map_err(refusal)?;
+        calls.zero(status, STATUS_BYTES, stream).map_err(refusal)?;
+        for step in steps {
+            let put = match step {
+                CaptureStep::Kernel(launch) => {
+                    calls.launch(kernels.get(launch.kernel)?, launch.shape, &launch.arguments, stream)
+                }
+                CaptureStep::Library(call, tensors) => calls.launch_prepared(*call, tensors, stream),
+            };
+            put.map_err(refusal)?;
         }
         Ok(())
     };

@@ -7,10 +7,12 @@
 
 use super::compiler::{KernelTarget, compile_kernels};
 use super::driver::{
-    Device, DeviceFacts, DeviceObject, DevicePointer, Driver, Event, Graph, Kernel, LaunchShape, Module,
-    Page, Pinned, ReservedAddresses, Stream,
+    CallTensors, Device, DeviceFacts, DeviceObject, DevicePointer, Driver, Event, Graph, Kernel, LaunchShape,
+    LibraryState, Module, Page, Pinned, PreparedCall, ReservedAddresses, Stream,
 };
 use super::error::{DriverError, DriverResult, FailedCall};
+use super::library_kernels::call::LibraryCall;
+use super::library_kernels::native::NativeLibraries;
 use cudarc::driver::sys;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -141,6 +143,7 @@ impl Driver for Libcuda {
             facts,
             objects: Mutex::default(),
             mapping: Mutex::default(),
+            libraries: Mutex::default(),
         }))
     }
 }
@@ -217,6 +220,8 @@ struct LibcudaDevice {
     /// Held while pages are mapped and unmapped, which takes long, and while one is given back. The
     /// table is free meanwhile: batches are launched beside a LOAD.
     mapping: Mutex<()>,
+    /// The libraries of kernels, once they were opened.
+    libraries: Mutex<Option<NativeLibraries>>,
 }
 
 // SAFETY: the context is made current on the calling thread before each call, and the driver's
@@ -227,6 +232,10 @@ unsafe impl Sync for LibcudaDevice {}
 
 impl Drop for LibcudaDevice {
     fn drop(&mut self) {
+        // Libraries give back what they have of the device before that goes.
+        if self.enter().is_ok() {
+            self.libraries().take();
+        }
         // SAFETY: it was retained once. A fault can't be mended here.
         unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
     }
@@ -240,8 +249,7 @@ impl LibcudaDevice {
         made: impl FnOnce(&mut Objects) -> DriverResult<sys::CUresult>,
     ) -> DriverResult<()> {
         let mut objects = self.objects();
-        // SAFETY: the context was retained and is given back by `drop` alone.
-        checked("enter a device", unsafe { sys::cuCtxSetCurrent(self.context) })?;
+        self.enter()?;
         checked(call, made(&mut objects)?)
     }
 
@@ -252,9 +260,18 @@ impl LibcudaDevice {
         made: impl FnOnce() -> DriverResult<sys::CUresult>,
     ) -> DriverResult<()> {
         let _alone = self.mapping.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the context was retained and is given back by `drop` alone.
-        checked("enter a device", unsafe { sys::cuCtxSetCurrent(self.context) })?;
+        self.enter()?;
         checked(call, made()?)
+    }
+
+    /// Makes the device the one that the thread calls.
+    fn enter(&self) -> DriverResult<()> {
+        // SAFETY: the context was retained and is given back by `drop` alone.
+        checked("enter a device", unsafe { sys::cuCtxSetCurrent(self.context) })
+    }
+
+    fn libraries(&self) -> MutexGuard<'_, Option<NativeLibraries>> {
+        self.libraries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn objects(&self) -> MutexGuard<'_, Objects> {
@@ -561,6 +578,29 @@ impl Device for LibcudaDevice {
         })
     }
 
+    fn open_libraries(&self) -> DriverResult<Vec<LibraryState>> {
+        self.enter()?;
+        Ok(self.libraries().get_or_insert_with(NativeLibraries::open).states())
+    }
+
+    fn prepare(&self, call: &LibraryCall, most_workspace: usize) -> DriverResult<Option<PreparedCall>> {
+        self.enter()?;
+        self.libraries().as_mut().map_or(Ok(None), |libraries| libraries.prepare(call, most_workspace))
+    }
+
+    fn launch_prepared(&self, call: PreparedCall, tensors: &CallTensors, stream: Stream) -> DriverResult<()> {
+        // Before the objects, so that no other call waits while a library prepares one.
+        let libraries = self.libraries();
+        self.call("launch a library's call", |objects| {
+            let stream = LibcudaDevice::stream(objects, stream)?;
+            let libraries =
+                libraries.as_ref().ok_or_else(|| refused("launch a library's call", "none is open"))?;
+            // SAFETY: the stream is there, and the context of both is current.
+            unsafe { libraries.launch(call, tensors, stream.cast()) }?;
+            Ok(sys::CUresult::CUDA_SUCCESS)
+        })
+    }
+
     fn begin_capture(&self, stream: Stream) -> DriverResult<()> {
         self.call("begin a graph", |objects| {
             let stream = LibcudaDevice::stream(objects, stream)?;
@@ -650,6 +690,9 @@ impl Device for LibcudaDevice {
     fn release(&self, resource: DeviceObject) {
         let _no_mapping = matches!(resource, DeviceObject::Page(_) | DeviceObject::ReservedAddresses(_))
             .then(|| self.mapping.lock().unwrap_or_else(PoisonError::into_inner));
+        if let DeviceObject::PreparedCall(call) = resource {
+            self.libraries().iter_mut().for_each(|libraries| libraries.release(call));
+        }
         // An object that the driver does not take back stays its own.
         let _ = self.call("give an object back", |objects| {
             let number = match resource {
@@ -659,6 +702,7 @@ impl Device for LibcudaDevice {
                     // SAFETY: as above; pages that are still mapped there make it an error.
                     return Ok(unsafe { sys::cuMemAddressFree(start.0, bytes) });
                 }
+                DeviceObject::PreparedCall(_) => return Ok(sys::CUresult::CUDA_SUCCESS),
                 DeviceObject::Page(Page(number))
                 | DeviceObject::Pinned(Pinned(number))
                 | DeviceObject::Stream(Stream(number))

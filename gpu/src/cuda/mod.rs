@@ -12,6 +12,7 @@
 //! | `arguments.rs`, `codes.rs`, `source.rs` | the kernels' arguments, and their source |
 //! | `compiler.rs`, `prebuilt.rs`, `kernels.rs` | NVRTC, kernels in a plan's file, kernels on a card |
 //! | `launch.rs` | a plan's launches as launches of kernels |
+//! | `library_kernels/` | products and convolutions by NVIDIA's libraries |
 //! | `pages.rs`, `device_memory.rs`, `room.rs` | a device's memory, and what its models share |
 //! | `weights.rs` | a model's weights, which are loaded and unloaded |
 //! | `open.rs`, `lane.rs`, `model.rs` | a device, the way of a batch, a model |
@@ -31,6 +32,7 @@ mod kernels;
 mod lane;
 pub mod launch;
 mod libcuda;
+pub mod library_kernels;
 mod model;
 mod open;
 mod owned;
@@ -47,6 +49,8 @@ pub use error::{DriverError, DriverResult, FailedCall};
 pub use executor::CudaExecutor;
 pub use lane::DeviceTimes;
 pub use libcuda::Libcuda;
+pub use library_kernels::native::installed_libraries;
+pub use library_kernels::prepared::LibraryUse;
 pub use model::CudaModel;
 pub use open::{CudaDevice, CudaDevices};
 pub use owned::{OpenDevice, Owned};

@@ -3,9 +3,11 @@
 //! the executor's.
 
 use super::arguments::status_text;
+use super::driver::Stream;
 use super::error::DriverResult;
 use super::kernels::LoadedKernels;
-use super::lane::{DeviceTimes, Lane, lane_bytes};
+use super::lane::{DeviceTimes, Lane, lane_bytes, workspace_bytes};
+use super::library_kernels::prepared::{LibraryUse, PreparedPlan};
 use super::open::CudaDevice;
 use super::room::{ALL_LANES, HOST_LANE, LANES, Room, RoomNeed};
 use super::weights::DeviceWeights;
@@ -21,6 +23,7 @@ pub struct CudaModel {
     pub(super) lanes: [Lane; ALL_LANES],
     /// What the graphs of the lanes use.
     _kernels: Arc<LoadedKernels>,
+    used: LibraryUse,
     /// The fault of a row's inputs, until the rows are run.
     staging: DriverResult<()>,
     import_note: Option<String>,
@@ -34,6 +37,7 @@ struct CudaGraph {
     /// The largest batch that is run, of those that the plan is for.
     max_batch: usize,
     weights: Arc<DeviceWeights>,
+    prepared: PreparedPlan,
     room: Room,
     signature: Signature,
     defaults: InputDefaults,
@@ -57,7 +61,7 @@ impl CudaModel {
         trial_row(file.defaults, &compiled.plan.signature(), path)?;
         let model = CudaModel::of_checked(compiled.plan, options.max_batch, file.defaults.clone(), device);
         let mut model = model.map_err(|reason| LoadError::Device { path: path.into(), reason })?;
-        model.import_note = compiled.note;
+        model.import_note = joined(compiled.note, model.import_note.take());
         Ok(model)
     }
 
@@ -109,7 +113,8 @@ impl CudaModel {
         device: &Arc<CudaDevice>,
     ) -> Result<CudaModel, String> {
         let (signature, max_batch) = (plan.signature(), plan.max_batch().min(max_batch));
-        let need = RoomNeed { workspace: plan.workspace_bytes(), lane: lane_bytes(&plan) };
+        let prepared = PreparedPlan::new(device, &plan)?;
+        let need = RoomNeed { workspace: workspace_bytes(&plan, &prepared), lane: lane_bytes(&plan) };
         let room = device.room.make(need).map_err(|error| device.page_refusal(error))?;
         let bytes = std::mem::take(&mut plan.weights);
         let weights = DeviceWeights::new(device, bytes.as_bytes()).map_err(|error| device.refusal(error))?;
@@ -120,6 +125,7 @@ impl CudaModel {
             plan,
             max_batch,
             weights,
+            prepared,
             room,
             signature,
             defaults,
@@ -127,17 +133,24 @@ impl CudaModel {
     }
 
     fn of_graph(graph: Arc<CudaGraph>) -> Result<CudaModel, String> {
-        let CudaGraph { device, plan, weights, room, .. } = &*graph;
+        let CudaGraph { device, plan, prepared, .. } = &*graph;
         let stream = device.stream().map_err(|error| device.refusal(error))?;
         let kernels = device.kernels(plan)?;
-        let mut made = Vec::new();
-        for &rows in &room.lanes {
-            let places = [weights.start(), room.workspace, rows];
-            made.push(Lane::new(device, plan, &kernels, places, stream.get())?);
-        }
-        let lanes = made.try_into().map_err(|_| "a lane is missing".to_owned())?;
-        let (staging, import_note) = (Ok(()), None);
-        Ok(CudaModel { lanes, _kernels: kernels, staging, import_note, graph })
+        let made = graph.lanes((&kernels, prepared), stream.get());
+        let (lanes, used, note) = match made {
+            // What a library prepared and then refuses is computed by kernels, like all the rest.
+            Err(why) if prepared.is_used() && device.open.lost().is_none() => {
+                let without = PreparedPlan::refused(plan, why);
+                (graph.lanes((&kernels, &without), stream.get())?, without.used(), without.note())
+            }
+            made => (made?, prepared.used(), prepared.note()),
+        };
+        Ok(CudaModel { lanes, _kernels: kernels, used, staging: Ok(()), import_note: note, graph })
+    }
+
+    /// Returns by what its products of matrices and convolutions are computed.
+    pub fn library_use(&self) -> LibraryUse {
+        self.used
     }
 
     /// Returns the plan, without its weights.
@@ -158,8 +171,16 @@ impl CudaModel {
     /// Returns the memory that it uses on the device, bytes: its weights, and what it shares with
     /// other models.
     pub fn device_bytes(&self) -> u64 {
-        let plan = &self.graph.plan;
-        (self.graph.weights.bytes() + plan.workspace_bytes() + LANES * lane_bytes(plan)) as u64
+        let CudaGraph { plan, prepared, weights, .. } = &*self.graph;
+        (weights.bytes() + workspace_bytes(plan, prepared) + LANES * lane_bytes(plan)) as u64
+    }
+
+    /// Returns the memory that a batch of this size needs between its launches and within them,
+    /// bytes.
+    pub fn workspace_bytes(&self, rows: usize) -> usize {
+        let CudaGraph { plan, prepared, .. } = &*self.graph;
+        let own = plan.batches.get(rows - 1).map_or(0, |batch| batch.workspace_bytes);
+        own + prepared.workspace_of(rows - 1)
     }
 
     /// Returns how long the device took for the parts of the last [`HostModel::run`].
@@ -192,6 +213,30 @@ impl CudaModel {
         lane.arrive(self.plan(), rows).map_err(text)?;
         lane.run(self.plan(), rows).map_err(text)?;
         lane.wait()
+    }
+}
+
+impl CudaGraph {
+    /// Makes the lanes, whose graphs are captured on `stream`.
+    fn lanes(
+        &self,
+        by: (&LoadedKernels, &PreparedPlan),
+        stream: Stream,
+    ) -> Result<[Lane; ALL_LANES], String> {
+        let mut made = Vec::new();
+        for &rows in &self.room.lanes {
+            let places = [self.weights.start(), self.room.workspace, rows];
+            made.push(Lane::new(&self.device, &self.plan, by, places, stream)?);
+        }
+        made.try_into().map_err(|_| "a lane is missing".to_owned())
+    }
+}
+
+/// Returns what two notes say.
+fn joined(one: Option<String>, other: Option<String>) -> Option<String> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(format!("{one}; {other}")),
+        (one, other) => one.or(other),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The devices that are open: each with its streams and its kernels, which all of its models share.
 
 use super::device_memory::{DeviceMemory, PageCounts, PageError, PageOptions};
-use super::driver::{Driver, Event, Stream};
+use super::driver::{Driver, Event, LibraryState, Stream};
 use super::error::{DriverError, DriverResult};
 use super::kernels::{CompiledKernels, LoadedKernels};
 use super::libcuda::Libcuda;
@@ -37,6 +37,8 @@ pub struct CudaDevice {
     pub(super) memory: Arc<DeviceMemory>,
     /// Held while a thread of the host runs a batch of its own.
     pub(super) host_run: Mutex<()>,
+    /// What became of each library of kernels.
+    pub libraries: Vec<LibraryState>,
     kernels: CompiledKernels,
 }
 
@@ -56,6 +58,8 @@ impl CudaDevice {
         }
         let stream = || Ok(Owned::new(&open, device.create_stream()?));
         let (execution, arrival, departure) = (stream()?, stream()?, stream()?);
+        // What they take of the device's memory is gone before the rest becomes pages.
+        let libraries = device.open_libraries()?;
         let memory = DeviceMemory::take(&open, pages)?;
         let (room, host_run) = (SharedRoom::new(&open, &memory)?, Mutex::default());
         let kernels = CompiledKernels::default();
@@ -63,6 +67,7 @@ impl CudaDevice {
             execution,
             arrival,
             departure,
+            libraries,
             kernels,
             room,
             memory,

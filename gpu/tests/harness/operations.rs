@@ -175,6 +175,18 @@ pub(crate) fn random_row(plan: &Plan, seed: u64) -> Vec<u8> {
     row
 }
 
+/// Random inputs whose whole numbers are indices of any table.
+pub(crate) fn random_indices(plan: &Plan, seed: u64) -> Vec<u8> {
+    let mut row = random_row(plan, seed);
+    let signature = plan.signature();
+    for (at, port) in plan.inputs.iter().enumerate() {
+        if matches!(port.row.element, I64 | I32) {
+            row[signature.input_range(at)].fill(0);
+        }
+    }
+    row
+}
+
 /// An operation with the types of its inputs, and an activation.
 #[derive(Clone, Debug)]
 pub(crate) struct OperationCase {

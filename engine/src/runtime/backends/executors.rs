@@ -346,6 +346,7 @@ fn executor_of(
         let location = Location { file: setup.config.file.clone(), line: 1, field: "executors".into() };
         location.diagnostic(format!("GPU {device} can't be used ({error})"), gpu_right(&error))
     })?;
+    opened.libraries.iter().for_each(|library| (setup.progress)(&format!("GPU {device}: {library}")));
     let gpu = setup.gpu_memory.add(gpu, &opened);
     Ok(FileExecutor::Cuda(CudaExecutor::new(opened, none, setup.config.faults.hung_after), gpu))
 }

@@ -1,6 +1,7 @@
 //! What `profile` prints: the table, the fitted line and the memory, as text or as JSON.
 
 use serde::Serialize;
+use symphony_gpu::cuda::LibraryUse;
 use symphony_gpu::device_profile::{GpuMemory, GpuProfile, GpuProfileRow};
 use symphony_gpu::measure::Percentiles;
 use symphony_gpu::{HostModel, ProfileTable};
@@ -42,6 +43,9 @@ struct GpuReport {
     dynamic_bytes: u64,
     /// What the card had less of once the model was loaded: with kernels, graphs and all lanes.
     taken_bytes: u64,
+    /// The products and convolutions of the largest batch, by what computes them.
+    launches: LibraryUse,
+    libraries: Vec<String>,
     parts: Vec<PartsRow>,
 }
 
@@ -107,8 +111,18 @@ impl ProfileReport {
     pub(super) fn on_gpu(self, profile: &GpuProfile, taken_bytes: u64) -> ProfileReport {
         let GpuMemory { file_bytes, static_bytes, dynamic_bytes } = profile.memory;
         let parts = profile.rows.iter().map(PartsRow::from).collect();
-        let name = profile.device.clone();
-        let gpu = GpuReport { name, file_bytes, static_bytes, dynamic_bytes, taken_bytes, parts };
+        let (name, launches, libraries) =
+            (profile.device.clone(), profile.launches, profile.libraries.clone());
+        let gpu = GpuReport {
+            name,
+            file_bytes,
+            static_bytes,
+            dynamic_bytes,
+            taken_bytes,
+            launches,
+            libraries,
+            parts,
+        };
         ProfileReport { gpu: Some(gpu), ..self }
     }
 
@@ -140,6 +154,7 @@ fn mib(bytes: u64) -> f64 {
 
 impl GpuReport {
     fn print(&self) {
+        println!("products and convolutions: {}; {}", self.launches, self.libraries.join(", "));
         println!("parts on {}, median and p99 (ms)", self.name);
         println!(
             "{:>7} {:>17} {:>17} {:>17} {:>17}",
