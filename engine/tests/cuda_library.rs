@@ -103,18 +103,25 @@ fn a_plans_file_is_served_in_half_precision_without_a_compiler_and_its_onnx_file
     assert!(found.iter().zip(&expected).all(is_near), "{found:?} for {expected:?}");
     assert_ne!(found, expected, "it is in half precision");
     assert_eq!(server.interrupt(), Some(0));
+    let without = check(&FakeGpus::new(), &config, &[("SYMPHONY_FAKE_GPUS", "2")]).0;
+    let said = String::from_utf8_lossy(&without.stdout).into_owned();
+    assert!(said.contains("GPU 0: kernels of Symphony's in place of cuDNN (libcudnn.so or "), "{said}");
 }
 
 #[test]
 fn serve_answers_from_gpus_of_a_library_in_place_of_the_driver() {
-    let (gpus, config) = (FakeGpus::new(), config(2));
+    let (gpus, config) = (FakeGpus::with_libraries(), config(2));
     let (output, said) = check(&gpus, &config, &[("SYMPHONY_FAKE_GPUS", "2")]);
     assert!(output.status.success(), "{said}");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("GPU 1: cuBLASLt 13.0.2\nGPU 1: cuDNN 9.12.0\n"), "{said}");
     let log = config.path().join("log");
     let mut server = serve(&gpus, &config, (2, ""), &log);
     let row = [0.5, -1.0, 2.0, 0.25];
     let (status, first) = ask(&server, &row);
-    assert_eq!(status, 200, "{}", std::fs::read_to_string(&log).unwrap());
+    let logged = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(status, 200, "{logged}");
+    assert!(logged.contains("GPU 1: cuBLASLt 13.0.2"), "{logged}");
     assert_eq!(first.len(), 3);
     let expected = on_a_core(&gpus, &config, &row);
     assert!(first.iter().zip(&expected).all(|(x, y)| (x - y).abs() < 1e-5), "{first:?} for {expected:?}");

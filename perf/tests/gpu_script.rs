@@ -29,7 +29,7 @@ fn run(folder: &Path, out: &Path, gpus: Option<&FakeGpus>) -> Output {
 fn the_measurement_of_a_card_runs_whole_on_a_fake_one() {
     let folder = build_beside(env!("CARGO_BIN_EXE_gpu"), &["serve", "simulate"]);
     let out = tempfile::tempdir().unwrap();
-    let output = run(&folder, out.path(), Some(&FakeGpus::new()));
+    let output = run(&folder, out.path(), Some(&FakeGpus::with_libraries()));
     let said =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
@@ -38,9 +38,15 @@ fn the_measurement_of_a_card_runs_whole_on_a_fake_one() {
     assert_eq!(summary["device"], "fake GPU 0");
     assert_eq!(summary["mode"]["mode"], "quick");
     assert_eq!(summary["agreement"].as_array().unwrap().len(), 5);
+    for one in summary["agreement"].as_array().unwrap() {
+        let by = |library: &str| one["launches"][library].as_u64().unwrap();
+        assert!(by("cublaslt") > 0 && by("own") < by("cublaslt") + by("cudnn"), "{one}");
+        assert_eq!(one["libraries"][0], "cuBLASLt 13.0.2");
+    }
     for model in ["resnet50", "densenet121", "mobilenet_v2", "vgg16", "bert_base"] {
         let profile = &summary["profiles"][model];
         assert_eq!(profile["table"].as_array().unwrap().len(), 4, "{model}: {profile}");
+        assert!(profile["gpu"]["launches"]["cublaslt"].as_u64() > Some(0), "{profile}");
         assert!(profile["alpha_ms"].is_number() && profile["fit_worst_error"].is_number(), "{profile}");
     }
     assert_eq!(summary["isolation"]["execution"]["count"], 100);
