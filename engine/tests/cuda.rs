@@ -161,6 +161,33 @@ fn a_gpu_that_is_lost_or_hangs_under_load_is_taken_out_and_the_other_one_serves(
 }
 
 #[test]
+fn slots_under_copies_that_hang_or_of_a_lost_gpu_are_set_aside() {
+    for fault in [Fault::Break(ecc_error("copy to the GPU")), Fault::Hang] {
+        let (driver, engine, mut frontend) = start_linear(2);
+        ask_until(&mut frontend, "a request is good", |outcome| outcome == Outcome::Good);
+        let staged = driver.calls(0)["write_pinned"];
+        driver.plan_fault(0, "copy_in", 0, fault.clone());
+        let copies = || driver.calls(0)["copy_in"];
+        let (began, before) = (Instant::now(), copies());
+        while copies() == before {
+            assert!(began.elapsed() < PATIENCE, "the first GPU gets no batch");
+            ask(&mut frontend, 8);
+        }
+        // Longer than it takes until the hung one counts as lost.
+        std::thread::sleep(Duration::from_millis(700));
+        ask_until(&mut frontend, "a request is good on the other GPU", |outcome| outcome == Outcome::Good);
+        let held = frontend.counts().held_slots.get();
+        assert!(held > 0, "{fault:?}: no slot is set aside");
+        (0..10).for_each(|_| drop(ask(&mut frontend, 4)));
+        assert_eq!(frontend.counts().held_slots.get(), held, "{fault:?}: a slot has come back");
+        assert_eq!(driver.calls(0)["write_pinned"], staged, "rows pass through the host");
+        assert_eq!(frontend.counts().lost_slots.get(), 0);
+        assert!(engine.fault().is_none(), "the engine goes on");
+        engine.stop();
+    }
+}
+
+#[test]
 fn the_only_gpu_lost_leaves_no_request_unanswered() {
     let (driver, engine, mut frontend) = start_linear(1);
     ask_until(&mut frontend, "a request is good", |outcome| outcome == Outcome::Good);

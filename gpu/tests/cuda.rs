@@ -116,6 +116,11 @@ impl Rows {
         Rows { view, slots, _owner: owner }
     }
 
+    /// Returns true if a row's slot is free to be claimed.
+    fn is_free(&self, row: usize) -> bool {
+        self.view.claim(self.slots[row]).is_some()
+    }
+
     fn outputs(&self) -> Vec<[f32; 4]> {
         let float = |bytes: &[u8], at: usize| f32::from_le_bytes(bytes[at * 4..][..4].try_into().unwrap());
         let output = |slot: &SlotId| {
@@ -150,6 +155,13 @@ fn rig() -> Rig {
     let (driver, device) = fake();
     let model: Box<dyn HostModel> = Box::new(CudaModel::new(negation(), &device).unwrap());
     Rig { executor: CudaExecutor::new(device, vec![Some(model), None], HUNG_AFTER), driver }
+}
+
+/// Rows in slots that the device reads and writes itself.
+fn shared_rig(rows: &[[f32; 4]]) -> (Rig, Rows) {
+    let (mut rig, rows) = (rig(), Rows::of(rows));
+    rig.executor.share(std::slice::from_ref(&rows.view)).unwrap();
+    (rig, rows)
 }
 
 fn job(batch: u64, rows: usize, exec_at: Nanos) -> Job {
@@ -203,6 +215,139 @@ fn a_batch_runs_from_its_exec_at_on_and_its_outputs_reach_its_slots() {
     assert!(rig.executor.write_outputs(&finished, &rows));
     assert_eq!(rows.outputs(), [NEGATED, ONE]);
     assert_eq!(rig.executor.next_end(), None);
+}
+
+#[test]
+fn a_device_reads_and_writes_registered_slots_itself_and_nothing_passes_through_the_host() {
+    let (mut rig, rows) = shared_rig(&[ONE, NEGATED]);
+    let before = rig.driver.calls(0);
+    let calls = |rig: &Rig, name| {
+        let after = rig.driver.calls(0).get(name).copied().unwrap_or(0);
+        after - before.get(name).copied().unwrap_or(0)
+    };
+    rig.executor.enqueue(job(7, 2, Nanos(1_000)), &rows, Nanos(10)).unwrap();
+    assert_eq!((calls(&rig, "copy_in"), calls(&rig, "write_pinned")), (2, 0), "one for each row");
+    assert!(!rows.is_free(0) && !rows.is_free(1));
+    let finished = rig.finished(Nanos(2_000));
+    assert!(finished.result.is_ok());
+    assert!(rows.is_free(0) && rows.is_free(1), "the answer's slots are free");
+    assert!(rig.executor.write_outputs(&finished, &rows));
+    assert_eq!(rows.outputs(), [NEGATED, ONE]);
+    // The rows, and the kernels' word.
+    assert_eq!((calls(&rig, "copy_out"), calls(&rig, "read_pinned")), (3, 1));
+    // Rows of a slab that is not registered, and of both kinds in one batch.
+    let others = Rows::of(&[NEGATED]);
+    struct Both<'a>(&'a Rows, &'a Rows);
+    impl RowSlots for Both<'_> {
+        fn claim(&self, row: usize) -> Option<SlotClaim> {
+            if row == 0 { self.0.claim(0) } else { self.1.claim(0) }
+        }
+    }
+    rig.executor.enqueue(job(8, 2, Nanos(3_000)), &Both(&others, &rows), Nanos(2_000)).unwrap();
+    assert!(others.is_free(0) && !rows.is_free(0));
+    let finished = rig.finished(Nanos(3_000));
+    assert!(rig.executor.write_outputs(&finished, &Both(&others, &rows)));
+    assert_eq!((others.outputs()[0], rows.outputs()[0]), (ONE, NEGATED));
+    let driver = Arc::clone(&rig.driver);
+    drop(rig);
+    assert!(driver.live(0).is_empty(), "{:?} are left: memory is registered", driver.live(0));
+}
+
+#[test]
+fn rows_pass_through_the_host_where_the_driver_registers_no_memory() {
+    let (mut rig, rows) = (rig(), Rows::of(&[ONE]));
+    let error = driver_error("register", 1, "CUDA_ERROR_INVALID_VALUE", "invalid argument");
+    rig.driver.plan_fault(0, "register", 0, Fault::Refuse(error));
+    let said = rig.executor.share(std::slice::from_ref(&rows.view)).unwrap_err();
+    assert!(said.contains("CUDA_ERROR_INVALID_VALUE"), "{said}");
+    rig.executor.enqueue(job(1, 1, Nanos(0)), &rows, Nanos(0)).unwrap();
+    assert!(rows.is_free(0));
+    let finished = rig.finished(Nanos(1));
+    assert!(rig.executor.write_outputs(&finished, &rows));
+    assert_eq!(rows.outputs(), [NEGATED]);
+}
+
+#[test]
+fn a_slot_stays_claimed_while_a_copy_hangs_and_a_late_batch_ends_once_it_is_over() {
+    let (mut rig, rows) = shared_rig(&[ONE]);
+    rig.driver.plan_fault(0, "copy_in", 0, Fault::Hang);
+    rig.executor.enqueue(job(1, 1, Nanos(0)), &rows, Nanos(0)).unwrap();
+    // It is too late for it, and its slot is still being read.
+    rig.poll_until(Nanos::from_millis(6), "is_over", 20);
+    assert!(!rows.is_free(0));
+    rig.driver.resume(0);
+    let finished = rig.finished(Nanos::from_millis(7));
+    assert!(matches!(finished.result, Err(RunError::Late)));
+    assert!(rows.is_free(0));
+    assert_eq!(rig.driver.calls(0).get("launch_graph"), None);
+}
+
+#[test]
+fn a_copy_that_never_ends_or_loses_the_gpu_keeps_its_slot_for_ever_and_the_batch_fails() {
+    for call in ["copy_in", "copy_out"] {
+        for fault in [Fault::Hang, Fault::Break(ecc_error(call))] {
+            let (mut rig, rows) = shared_rig(&[ONE, ONE]);
+            rig.driver.plan_fault(0, call, 0, fault.clone());
+            // Both of them have copies under way.
+            rig.executor.enqueue(job(1, 2, Nanos(0)), &rows, Nanos(0)).unwrap();
+            let at = if fault == Fault::Hang {
+                let started = if call == "copy_in" { "is_over" } else { "launch_graph" };
+                rig.poll_until(Nanos(1), started, 1);
+                HUNG_AFTER + Nanos(2)
+            } else {
+                Nanos(1)
+            };
+            let finished = rig.finished(at);
+            assert!(finished.result.is_err(), "{call}: {fault:?}");
+            assert!(rig.executor.lost().is_some());
+            assert!(!rows.is_free(0) && !rows.is_free(1), "{call}: {fault:?}");
+            rig.executor.die();
+            drop(rig.executor);
+            assert!(!rows.is_free(0) && !rows.is_free(1), "{call}: {fault:?}");
+        }
+    }
+}
+
+#[test]
+fn a_call_that_is_refused_between_two_copies_keeps_the_slots_until_both_are_over() {
+    for (call, after) in
+        [("copy_in", 1), ("record", 1), ("wait", 0), ("launch_graph", 0), ("copy_out", 1), ("record", 5)]
+    {
+        let (mut rig, rows) = shared_rig(&[ONE, ONE]);
+        let error = driver_error(call, 1, "CUDA_ERROR_INVALID_VALUE", "invalid argument");
+        rig.driver.plan_fault(0, call, after, Fault::Refuse(error));
+        rig.executor.enqueue(job(1, 2, Nanos(0)), &rows, Nanos(0)).unwrap();
+        let finished = rig.finished(Nanos(1));
+        let reason = Rig::reason(finished);
+        assert!(reason.contains("refuses a call"), "{call}: {reason}");
+        assert!(rows.is_free(0) && rows.is_free(1), "{call}");
+        assert_eq!(rig.executor.lost(), None, "{call}");
+        rig.executor.enqueue(job(2, 2, Nanos(0)), &rows, Nanos(0)).unwrap();
+        let second = rig.finished(Nanos(1));
+        assert!(second.result.is_ok() && rig.executor.write_outputs(&second, &rows));
+        assert_eq!(rows.outputs(), [NEGATED, NEGATED], "after {call}");
+    }
+}
+
+#[test]
+fn jobs_that_are_forgotten_keep_their_slots_until_the_device_has_ended() {
+    let (mut rig, rows) = shared_rig(&[ONE]);
+    rig.driver.plan_fault(0, "copy_out", 0, Fault::Hang);
+    rig.executor.enqueue(job(1, 1, Nanos(0)), &rows, Nanos(0)).unwrap();
+    rig.poll_until(Nanos(1), "launch_graph", 1);
+    rig.executor.die();
+    assert!(!rows.is_free(0) && rig.executor.poll(Nanos(2)).is_none());
+    let driver = Arc::clone(&rig.driver);
+    let resumed = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(2));
+        driver.resume(0);
+    });
+    rig.executor.revive(&symphony_gpu::ComputeThread::new());
+    resumed.join().unwrap();
+    assert!(rows.is_free(0));
+    assert_eq!(rig.executor.lost(), None);
+    rig.executor.enqueue(job(2, 1, Nanos(3)), &rows, Nanos(3)).unwrap();
+    assert!(rig.finished(Nanos(3)).result.is_ok());
 }
 
 #[test]

@@ -50,7 +50,7 @@ use bytemuck::{Pod, Zeroable};
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 
 pub use crate::slot_memory::SlabPages;
@@ -503,6 +503,67 @@ impl SlabView {
         };
         self.slab.classes.iter().map(of).collect()
     }
+
+    /// Returns the memory of each class, smallest slots first.
+    pub fn memories(&self) -> impl Iterator<Item = ClassMemory> {
+        self.slab.classes.iter().enumerate().map(|(class, of)| ClassMemory {
+            slab: Arc::clone(&self.slab),
+            class,
+            slots: of.count,
+        })
+    }
+}
+
+/// The memory of a class's slots, or of the first ones, which it keeps alive: for a device that
+/// reads and writes slots by itself. It gives addresses only; whoever has a device use a slot holds
+/// a [`SlotClaim`] of it until the device has ended.
+#[derive(Clone)]
+pub struct ClassMemory {
+    slab: Arc<Slab>,
+    class: usize,
+    slots: usize,
+}
+
+impl ClassMemory {
+    /// Returns the memory of as many of the first slots as have at most `bytes` together. Slots are
+    /// given out from the first one on.
+    pub fn limited_to(self, bytes: usize) -> ClassMemory {
+        let slots = self.slots.min(bytes / self.class().slot_bytes);
+        ClassMemory { slots, ..self }
+    }
+
+    /// Returns the address of the first byte, which is that of a page.
+    pub fn start(&self) -> NonNull<u8> {
+        self.class().memory.start
+    }
+
+    /// Returns the number of bytes.
+    pub fn bytes(&self) -> usize {
+        self.slots * self.class().slot_bytes
+    }
+
+    /// Returns where a claimed slot lies in this memory; `None` if it lies elsewhere.
+    pub fn range_of(&self, claim: &SlotClaim) -> Option<Range<usize>> {
+        let class = self.class();
+        let index = claim.dense.checked_sub(class.first).filter(|&index| index < self.slots)?;
+        let start = index * class.slot_bytes;
+        Arc::ptr_eq(&self.slab, &claim.slab).then_some(start..start + class.slot_bytes)
+    }
+
+    /// Returns true if every slot of which a byte is in this range is claimed by somebody, as it
+    /// has to be while a device uses the range.
+    pub fn is_held(&self, range: Range<usize>) -> bool {
+        let class = self.class();
+        let mut slots = range.start / class.slot_bytes..range.end.div_ceil(class.slot_bytes);
+        // Relaxed: it is a check of the caller's order, and accesses no byte.
+        let is_held =
+            |slot: usize| self.slab.slots[class.first + slot].state.load(Ordering::Relaxed) & HELD != 0;
+        slots.end <= self.slots && slots.all(is_held)
+    }
+
+    fn class(&self) -> &SizeClass {
+        &self.slab.classes[self.class]
+    }
 }
 
 /// Exclusive access to all bytes of a slot, from [`SlabView::claim`]: they may be more than were
@@ -762,6 +823,32 @@ mod tests {
         let last = view.claim_owned(id).unwrap();
         drop((owner, view));
         assert_eq!(last[0], 7);
+    }
+
+    #[test]
+    fn the_memory_of_a_class_says_where_its_slots_lie_and_which_are_held() {
+        let (mut owner, view) = slab(&[(64, 3), (256, 2)]);
+        let (_other_owner, other) = slab(&[(64, 3)]);
+        let memories: Vec<ClassMemory> = view.memories().collect();
+        assert_eq!([memories[0].bytes(), memories[1].bytes()], [192, 512]);
+        assert!(memories.iter().all(|of| of.start().as_ptr().addr() % 4_096 == 0));
+        let first = memories[0].clone().limited_to(191);
+        assert_eq!(first.bytes(), 128);
+        let ids: Vec<SlotId> = [1, 1, 1, 65].iter().map(|&bytes| owner.alloc(bytes).unwrap()).collect();
+        let claims: Vec<SlotClaim> = ids.iter().map(|&id| view.claim_owned(id).unwrap()).collect();
+        let within = |memory: &ClassMemory| -> Vec<Option<usize>> {
+            claims.iter().map(|claim| memory.range_of(claim).map(|range| range.start)).collect()
+        };
+        assert_eq!(within(&memories[0]), [Some(0), Some(64), Some(128), None]);
+        assert_eq!(within(&first), [Some(0), Some(64), None, None]);
+        assert_eq!(within(&memories[1]), [None, None, None, Some(0)]);
+        assert_eq!(within(&other.memories().next().unwrap()), [None; 4]);
+        assert!(claims[1].as_ptr().addr() - memories[0].start().as_ptr().addr() == 64);
+        assert!(memories[0].is_held(0..192) && memories[1].is_held(0..1) && !memories[1].is_held(0..257));
+        drop(claims);
+        assert!(!memories[0].is_held(70..71));
+        drop((owner, view));
+        assert_eq!(memories[0].bytes(), 192, "it keeps the slab alive");
     }
 
     #[test]

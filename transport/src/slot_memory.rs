@@ -1,4 +1,4 @@
-//! The memory of a slab's class: zeroed, starting on a cache line, on huge pages where these are
+//! The memory of a slab's class: zeroed, whole pages, huge ones where these are
 //! asked for and the system has reserved enough. Owned by the slab, which hands out its slots.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -6,6 +6,10 @@ use std::ptr::{NonNull, null_mut};
 
 /// Slots start on a cache line and fill whole ones, so that two holders never write the same line.
 pub(crate) const CACHE_LINE: usize = 64;
+
+/// The memory of a class fills whole pages, on which there is nothing else: a driver of a device
+/// registers pages.
+const PAGE: usize = 4_096;
 
 /// The pages that a slab's memory lies on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,12 +77,12 @@ impl SlotMemory {
     }
 
     fn allocated(bytes: usize) -> Option<SlotMemory> {
-        let padded = bytes.checked_add(CACHE_LINE - SlotMemory::NATURAL_ALIGN)?;
+        let padded = bytes.checked_next_multiple_of(PAGE)?.checked_add(PAGE - SlotMemory::NATURAL_ALIGN)?;
         let layout = Layout::from_size_align(padded, SlotMemory::NATURAL_ALIGN).ok()?;
         // SAFETY: the layout's size is not zero.
         let memory = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        let misaligned = memory.as_ptr().addr() % CACHE_LINE;
-        let padding = if misaligned == 0 { 0 } else { CACHE_LINE - misaligned };
+        let misaligned = memory.as_ptr().addr() % PAGE;
+        let padding = if misaligned == 0 { 0 } else { PAGE - misaligned };
         // SAFETY: memory is aligned to NATURAL_ALIGN, so the padding is at most what was added to
         // the size.
         let start = unsafe { memory.add(padding) };
@@ -110,7 +114,7 @@ mod tests {
         let bytes = 3 << 20;
         for pages in [SlabPages::Plain, SlabPages::HugeIfReserved] {
             let memory = SlotMemory::zeroed(bytes, pages).unwrap();
-            assert_eq!(memory.start.as_ptr().addr() % CACHE_LINE, 0);
+            assert_eq!(memory.start.as_ptr().addr() % PAGE, 0);
             assert!(pages == SlabPages::HugeIfReserved || !memory.is_huge());
             // SAFETY: as many bytes as were asked for, which nobody else has.
             let all = unsafe { std::slice::from_raw_parts(memory.start.as_ptr(), bytes) };

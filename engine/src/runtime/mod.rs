@@ -56,6 +56,7 @@ mod model_slots;
 pub(crate) mod panics;
 pub(crate) mod profiling;
 mod queue_ids;
+mod set_aside;
 // Public for the benchmark `chaos` and for tests.
 #[doc(hidden)]
 pub mod simulation;

@@ -17,6 +17,7 @@ use symphony_gpu::cuda::library_kernels::call::{CUBLASLT, CUDNN, LibraryCall};
 use symphony_gpu::cuda::{DriverError, DriverResult};
 use symphony_gpu::plan::AlignedBytes;
 use symphony_transport::Nanos;
+use symphony_transport::slab::ClassMemory;
 
 /// A fault that was planned.
 struct PlannedFault {
@@ -86,9 +87,9 @@ impl FakeDevice {
         lock(&self.shared.state).faults.push(PlannedFault { call, after, fault });
     }
 
-    /// Makes memory of the host's the device's to read and write too.
-    pub(crate) fn share(&self, memory: Box<dyn HostMemory>) -> DriverResult<Pinned> {
-        self.call("allocate_pinned", |state| {
+    /// Makes memory of the host's the device's to read and write too, by a call of this name.
+    pub(crate) fn share(&self, call: &'static str, memory: Box<dyn HostMemory>) -> DriverResult<Pinned> {
+        self.call(call, |state| {
             let number = state.number();
             lock(&self.shared.memory).add_pinned(number, memory);
             Ok(Pinned(number))
@@ -364,7 +365,11 @@ impl Device for FakeDevice {
     }
 
     fn allocate_pinned(&self, bytes: usize) -> DriverResult<Pinned> {
-        self.share(Box::new(AlignedBytes::zeroed(bytes)))
+        self.share("allocate_pinned", Box::new(AlignedBytes::zeroed(bytes)))
+    }
+
+    fn register(&self, memory: ClassMemory) -> DriverResult<Pinned> {
+        self.share("register", Box::new(memory))
     }
 
     fn write_pinned(&self, to: Pinned, offset: usize, bytes: &[u8]) -> DriverResult<()> {

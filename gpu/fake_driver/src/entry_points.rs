@@ -195,7 +195,23 @@ unsafe extern "C" fn cuMemHostAlloc(address: *mut Handle, bytes: usize, _: c_uin
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemFreeHost(address: Handle) -> CuResult {
-    ended(Library::unshare(address.addr()))
+    ended(Library::unshare(address.addr(), false))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemHostRegister_v2(address: Handle, bytes: usize, flags: c_uint) -> CuResult {
+    /// The flag of memory that is registered for all contexts.
+    const PORTABLE: c_uint = 1;
+    if address.is_null() || bytes == 0 || flags != PORTABLE {
+        return INVALID_VALUE;
+    }
+    // SAFETY: the caller's.
+    ended(unsafe { Library::register(address.cast(), bytes) })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemHostUnregister(address: Handle) -> CuResult {
+    ended(Library::unshare(address.addr(), true))
 }
 
 #[unsafe(no_mangle)]

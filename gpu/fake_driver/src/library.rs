@@ -9,7 +9,7 @@
 //! | `SYMPHONY_FAKE_GPU_FAULTS` | `GPU:CALL:AFTER:FAULT,…`: the call of a device, by the name of the trait's method, that goes wrong after it has gone well so often; FAULT is `ecc`, `lost`, `memory`, `refused` or `hang` |
 
 use crate::device::FakeDevice;
-use crate::host_memory::SharedPages;
+use crate::host_memory::{RegisteredPages, SharedPages};
 use crate::{FakeDriver, Fault, driver_error, ecc_error};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ use symphony_gpu::cuda::{DriverError, DriverResult};
 const MEMORY: u64 = 8 << 30;
 
 /// The errors that the library returns: number, name and meaning, as in `cuda.h`.
-const ERRORS: [(u32, &CStr, &CStr); 14] = [
+const ERRORS: [(u32, &CStr, &CStr); 15] = [
     (0, c"CUDA_SUCCESS", c"no error"),
     (1, c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"),
     (2, c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),
@@ -36,6 +36,11 @@ const ERRORS: [(u32, &CStr, &CStr); 14] = [
     (500, c"CUDA_ERROR_NOT_FOUND", c"named symbol not found"),
     (600, c"CUDA_ERROR_NOT_READY", c"device not ready"),
     (700, c"CUDA_ERROR_ILLEGAL_ADDRESS", c"an illegal memory access was encountered"),
+    (
+        ALREADY_REGISTERED,
+        c"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+        c"part or all of the requested memory range is already mapped",
+    ),
     (719, c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"),
     (999, c"CUDA_ERROR_UNKNOWN", c"unknown error"),
 ];
@@ -51,6 +56,7 @@ pub(crate) const INVALID_IMAGE: CuResult = 200;
 pub(crate) const INVALID_CONTEXT: CuResult = 201;
 pub(crate) const NOT_FOUND: CuResult = 500;
 pub(crate) const NOT_READY: CuResult = 600;
+const ALREADY_REGISTERED: CuResult = 712;
 const UNKNOWN: CuResult = 999;
 
 /// The devices of the process, once `cuInit` was called.
@@ -64,8 +70,15 @@ thread_local! {
 /// The devices, each with the host memory that is its own to read and write.
 pub(crate) struct Library {
     driver: Arc<FakeDriver>,
-    /// The length of each piece, the device that has it and its number there, by the first address.
-    shared: Mutex<BTreeMap<usize, (usize, usize, Pinned)>>,
+    /// The host memory that devices read and write, by the first address.
+    shared: Mutex<BTreeMap<usize, SharedMemory>>,
+}
+
+/// A piece of host memory: its length, and its number on each device that has it.
+struct SharedMemory {
+    bytes: usize,
+    is_registered: bool,
+    of: BTreeMap<usize, Pinned>,
 }
 
 impl Library {
@@ -86,13 +99,12 @@ impl Library {
     }
 
     pub(crate) fn count() -> Result<usize, CuResult> {
-        LIBRARY.get().map(|library| library.driver.devices.len()).ok_or(NOT_INITIALIZED)
+        Library::started().map(|library| library.driver.devices.len())
     }
 
     /// Returns a device by its number.
     pub(crate) fn device(ordinal: usize) -> Result<&'static Arc<FakeDevice>, CuResult> {
-        let library = LIBRARY.get().ok_or(NOT_INITIALIZED)?;
-        library.driver.devices.get(ordinal).ok_or(INVALID_DEVICE)
+        Library::started()?.driver.devices.get(ordinal).ok_or(INVALID_DEVICE)
     }
 
     /// Makes a device the one that the thread calls; 0 is none.
@@ -114,32 +126,68 @@ impl Library {
     pub(crate) fn share(bytes: usize) -> Result<*mut u8, CuResult> {
         let ((ordinal, device), pages) = (Library::current()?, SharedPages::zeroed(bytes));
         let start = pages.start();
-        let pinned = code_of(device.share(Box::new(pages)))?;
-        let library = LIBRARY.get().ok_or(NOT_INITIALIZED)?;
-        library.by_address().insert(start.addr(), (bytes, ordinal, pinned));
+        let pinned = code_of(device.share("allocate_pinned", Box::new(pages)))?;
+        let of = BTreeMap::from([(ordinal, pinned)]);
+        let memory = SharedMemory { bytes, is_registered: false, of };
+        Library::started()?.by_address().insert(start.addr(), memory);
         Ok(start)
     }
 
-    /// Frees host memory by its first address.
-    pub(crate) fn unshare(start: usize) -> Result<(), CuResult> {
-        let library = LIBRARY.get().ok_or(NOT_INITIALIZED)?;
-        let (_, ordinal, pinned) = library.by_address().remove(&start).ok_or(INVALID_VALUE)?;
-        Library::device(ordinal)?.release(DeviceObject::Pinned(pinned));
+    /// Registers host memory of the program's, for all devices. It has to be no other's.
+    ///
+    /// # Safety
+    /// The bytes are allocated until they are unregistered.
+    pub(crate) unsafe fn register(start: *mut u8, bytes: usize) -> Result<(), CuResult> {
+        let (current, library) = (Library::current()?.0, Library::started()?);
+        let mut by_address = library.by_address();
+        let before = by_address.range(..start.addr() + bytes).next_back();
+        if before.is_some_and(|(other, memory)| other + memory.bytes > start.addr()) {
+            return Err(ALREADY_REGISTERED);
+        }
+        let mut of = BTreeMap::new();
+        for (ordinal, device) in library.driver.devices.iter().enumerate() {
+            // SAFETY: the caller's.
+            let pages = unsafe { RegisteredPages::new(start, bytes) };
+            match code_of(device.share("register", Box::new(pages))) {
+                Ok(pinned) => drop(of.insert(ordinal, pinned)),
+                // Another device may be lost.
+                Err(code) if ordinal == current => return Err(code),
+                Err(_) => {}
+            }
+        }
+        by_address.insert(start.addr(), SharedMemory { bytes, is_registered: true, of });
+        Ok(())
+    }
+
+    /// Gives host memory back by its first address: what was registered, or what was allocated.
+    pub(crate) fn unshare(start: usize, is_registered: bool) -> Result<(), CuResult> {
+        let library = Library::started()?;
+        let mut by_address = library.by_address();
+        if by_address.get(&start).is_none_or(|memory| memory.is_registered != is_registered) {
+            return Err(INVALID_VALUE);
+        }
+        for (ordinal, pinned) in by_address.remove(&start).into_iter().flat_map(|memory| memory.of) {
+            Library::device(ordinal)?.release(DeviceObject::Pinned(pinned));
+        }
         Ok(())
     }
 
     /// Returns host memory of the current device by an address within it.
     pub(crate) fn shared(address: usize, bytes: usize) -> Result<(Pinned, Range<usize>), CuResult> {
-        let (current, library) = (Library::current()?.0, LIBRARY.get().ok_or(NOT_INITIALIZED)?);
+        let (current, library) = (Library::current()?.0, Library::started()?);
         let by_address = library.by_address();
-        let (&start, &(length, ordinal, pinned)) =
-            by_address.range(..=address).next_back().ok_or(INVALID_VALUE)?;
+        let (start, memory) = by_address.range(..=address).next_back().ok_or(INVALID_VALUE)?;
+        let pinned = memory.of.get(&current).ok_or(INVALID_VALUE)?;
         let at = address - start;
-        let end = at.checked_add(bytes).filter(|&end| end <= length && ordinal == current);
-        Ok((pinned, at..end.ok_or(INVALID_VALUE)?))
+        let end = at.checked_add(bytes).filter(|&end| end <= memory.bytes);
+        Ok((*pinned, at..end.ok_or(INVALID_VALUE)?))
     }
 
-    fn by_address(&self) -> std::sync::MutexGuard<'_, BTreeMap<usize, (usize, usize, Pinned)>> {
+    fn started() -> Result<&'static Library, CuResult> {
+        LIBRARY.get().ok_or(NOT_INITIALIZED)
+    }
+
+    fn by_address(&self) -> std::sync::MutexGuard<'_, BTreeMap<usize, SharedMemory>> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

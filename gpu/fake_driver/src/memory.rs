@@ -270,6 +270,9 @@ impl Memory {
 
 fn check_range(memory: &dyn HostMemory, range: &Range<usize>) -> Result<(), String> {
     let bytes = memory.length();
-    let is_within = range.start <= range.end && range.end <= bytes;
-    if is_within { Ok(()) } else { Err(format!("{range:?} of {bytes} pinned bytes")) }
+    if range.start > range.end || range.end > bytes {
+        return Err(format!("{range:?} of {bytes} pinned bytes"));
+    }
+    let is_lent = memory.is_lent(range.clone());
+    if is_lent { Ok(()) } else { Err(format!("nobody holds the slots at {range:?}")) }
 }

@@ -10,6 +10,7 @@ use super::library_kernels::call::LibraryCall;
 use std::ops::Range;
 use std::sync::Arc;
 use symphony_transport::Nanos;
+use symphony_transport::slab::ClassMemory;
 
 /// A CUDA driver.
 pub trait Driver: Send + Sync {
@@ -238,6 +239,11 @@ pub trait Device: Send + Sync {
 
     /// Allocates host memory that the device reads and writes by itself.
     fn allocate_pinned(&self, bytes: usize) -> DriverResult<Pinned>;
+
+    /// Makes the memory of slots the device's to read and write by itself, until it is given back;
+    /// it is kept alive so long. Only copies take it, and whoever asks for one holds claims of its
+    /// slots until that is over. Other devices may have the same memory.
+    fn register(&self, memory: ClassMemory) -> DriverResult<Pinned>;
 
     /// Copies bytes into host memory that the device reads.
     fn write_pinned(&self, to: Pinned, offset: usize, bytes: &[u8]) -> DriverResult<()>;

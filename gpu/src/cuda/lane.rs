@@ -8,6 +8,7 @@ use super::launch::{KernelLaunch, TensorPlaces, kernel_launches};
 use super::library_kernels::prepared::{PreparedLaunch, PreparedPlan};
 use super::open::{CudaDevice, LOAD_PATIENCE};
 use super::owned::Owned;
+use super::slots::SharedSlot;
 use crate::plan::{BatchPlan, Operand, PLAN_ALIGNMENT, Plan, PlanPort, PlanRegion};
 use crate::signature::Signature;
 use std::sync::Arc;
@@ -175,19 +176,36 @@ impl Lane {
         Ok(())
     }
 
-    /// Starts to copy the staged rows to the device.
-    pub(super) fn arrive(&self, plan: &Plan, rows: usize) -> DriverResult<()> {
+    /// Starts to copy rows to the device: out of their slots where the device reads these, and else
+    /// those that are staged. `slots` may have fewer rows.
+    pub(super) fn arrive(
+        &self,
+        plan: &Plan,
+        signature: &Signature,
+        rows: usize,
+        slots: &[Option<SharedSlot>],
+    ) -> DriverResult<()> {
         let stream = self.device.arrival.get();
         self.calls().record(self.arrival.began.get(), stream)?;
-        for range in plan.inputs.iter().filter_map(|port: &PlanPort| port.range(rows)) {
-            let to = DevicePointer(self.inputs.0 + range.start as u64);
-            self.calls().copy_in(self.staged_inputs.get(), range, to, stream)?;
+        for (at, port) in plan.inputs.iter().enumerate() {
+            for piece in pieces(port, rows, slots, signature.input_range(at).start) {
+                let to = DevicePointer(self.inputs.0 + piece.at as u64);
+                let (memory, from) = piece.host.unwrap_or((self.staged_inputs.get(), piece.at));
+                self.calls().copy_in(memory, from..from + piece.bytes, to, stream)?;
+            }
         }
         self.calls().record(self.arrival.ended.get(), stream)
     }
 
-    /// Starts to run the rows that arrive, and to copy their outputs to the host.
-    pub(super) fn run(&self, plan: &Plan, rows: usize) -> DriverResult<()> {
+    /// Starts to run the rows that arrive, and to copy their outputs to the host: into their slots,
+    /// behind the inputs, where the device writes these.
+    pub(super) fn run(
+        &self,
+        plan: &Plan,
+        signature: &Signature,
+        rows: usize,
+        slots: &[Option<SharedSlot>],
+    ) -> DriverResult<()> {
         let (execution, departure) = (self.device.execution.get(), self.device.departure.get());
         self.calls().wait(execution, self.arrival.ended.get())?;
         self.calls().record(self.execution.began.get(), execution)?;
@@ -195,13 +213,33 @@ impl Lane {
         self.calls().record(self.execution.ended.get(), execution)?;
         self.calls().wait(departure, self.execution.ended.get())?;
         self.calls().record(self.departure.began.get(), departure)?;
-        let status = status_offset(plan);
-        let outputs = plan.outputs.iter().filter_map(|port| port.range(rows));
-        for range in outputs.chain(std::iter::once(status..status + STATUS_BYTES)) {
-            let from = DevicePointer(self.outputs.0 + range.start as u64);
-            self.calls().copy_out(from, self.staged_outputs.get(), range, departure)?;
+        for (at, port) in plan.outputs.iter().enumerate() {
+            let in_slot = signature.input_bytes() + signature.output_range(at).start;
+            for piece in pieces(port, rows, slots, in_slot) {
+                let from = DevicePointer(self.outputs.0 + piece.at as u64);
+                let (memory, to) = piece.host.unwrap_or((self.staged_outputs.get(), piece.at));
+                self.calls().copy_out(from, memory, to..to + piece.bytes, departure)?;
+            }
         }
+        let status = status_offset(plan);
+        let (from, range) = (self.outputs.0 + status as u64, status..status + STATUS_BYTES);
+        self.calls().copy_out(DevicePointer(from), self.staged_outputs.get(), range, departure)?;
         self.calls().record(self.departure.ended.get(), departure)
+    }
+
+    /// Makes the lane's events stand behind all of its copies, after a call was refused between two
+    /// of them.
+    pub(super) fn fence(&self) -> DriverResult<()> {
+        let (execution, departure) = (self.device.execution.get(), self.device.departure.get());
+        self.calls().record(self.arrival.ended.get(), self.device.arrival.get())?;
+        self.calls().record(self.execution.ended.get(), execution)?;
+        self.calls().wait(departure, self.execution.ended.get())?;
+        self.calls().record(self.departure.ended.get(), departure)
+    }
+
+    /// Returns true if no copy of the lane is under way, nor its graph.
+    pub(super) fn is_quiet(&self) -> DriverResult<bool> {
+        Ok(self.has_arrived()? && self.has_run()? && self.has_left()?)
     }
 
     /// Returns true if the inputs are on the device.
@@ -291,6 +329,31 @@ fn steps<'a>(
         }
     }
     Ok(steps)
+}
+
+/// A copy of a part of a tensor's rows.
+struct RowCopy {
+    /// Where it begins in the region of the device, and in what is staged.
+    at: usize,
+    bytes: usize,
+    /// The memory of the host and where it begins there, if it is not staged.
+    host: Option<(Pinned, usize)>,
+}
+
+/// Returns the copies of a tensor's rows: one of all rows where none has a slot of its own, else
+/// one of each row. `in_slot` is where the tensor begins in a slot.
+fn pieces(port: &PlanPort, rows: usize, slots: &[Option<SharedSlot>], in_slot: usize) -> Vec<RowCopy> {
+    let Some(range) = port.range(rows) else { return Vec::new() };
+    if slots.iter().all(Option::is_none) {
+        return vec![RowCopy { at: range.start, bytes: range.len(), host: None }];
+    }
+    let bytes = range.len() / rows;
+    let piece = |row: usize| {
+        let slot = slots.get(row).copied().flatten();
+        let host = slot.map(|slot| (slot.memory, slot.start + in_slot));
+        RowCopy { at: range.start + row * bytes, bytes, host }
+    };
+    (0..rows).map(piece).collect()
 }
 
 /// Captures what is put into a stream as a graph.

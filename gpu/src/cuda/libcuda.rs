@@ -14,15 +14,16 @@ use super::error::{DriverError, DriverResult, FailedCall};
 use super::library_kernels::call::LibraryCall;
 use super::library_kernels::native::NativeLibraries;
 use cudarc::driver::sys;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use symphony_transport::Nanos;
+use symphony_transport::slab::ClassMemory;
 
 /// The functions that are called, by their symbols.
-const SYMBOLS: [&str; 45] = [
+const SYMBOLS: [&str; 47] = [
     "cuInit",
     "cuGetErrorName",
     "cuGetErrorString",
@@ -47,6 +48,8 @@ const SYMBOLS: [&str; 45] = [
     "cuMemUnmap",
     "cuMemHostAlloc",
     "cuMemFreeHost",
+    "cuMemHostRegister_v2",
+    "cuMemHostUnregister",
     "cuMemcpyHtoDAsync_v2",
     "cuMemcpyDtoHAsync_v2",
     "cuMemsetD8Async",
@@ -171,10 +174,50 @@ fn facts_of(device: sys::CUdevice) -> DriverResult<DeviceFacts> {
     Ok(DeviceFacts { name, capability: [attribute(MAJOR)?, attribute(MINOR)?], memory: memory as u64 })
 }
 
+/// How many devices have each piece of registered memory, by its first address. The driver
+/// registers it once in a process, for all devices.
+static REGISTERED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+
+fn registered() -> MutexGuard<'static, BTreeMap<usize, usize>> {
+    REGISTERED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Registers memory, unless another device has it.
+fn register(memory: &ClassMemory) -> sys::CUresult {
+    let (mut registered, start) = (registered(), memory.start());
+    let devices = registered.entry(start.as_ptr().addr()).or_default();
+    if *devices == 0 {
+        // SAFETY: the bytes are allocated, and stay so until they are unregistered: the device's
+        // object keeps their slab alive.
+        let result = unsafe {
+            sys::cuMemHostRegister_v2(start.as_ptr().cast(), memory.bytes(), sys::CU_MEMHOSTREGISTER_PORTABLE)
+        };
+        if result != sys::CUresult::CUDA_SUCCESS {
+            return result;
+        }
+    }
+    *devices += 1;
+    sys::CUresult::CUDA_SUCCESS
+}
+
+/// Gives registered memory back, unless another device has it.
+fn unregister(memory: &ClassMemory) -> sys::CUresult {
+    let (mut registered, start) = (registered(), memory.start());
+    let devices = registered.entry(start.as_ptr().addr()).or_default();
+    *devices = devices.saturating_sub(1);
+    if *devices > 0 {
+        return sys::CUresult::CUDA_SUCCESS;
+    }
+    registered.remove(&start.as_ptr().addr());
+    // SAFETY: it was registered, and no device has it any more.
+    unsafe { sys::cuMemHostUnregister(start.as_ptr().cast()) }
+}
+
 /// A device's object, with the driver's address for it.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 enum Object {
     Pinned(*mut u8, usize),
+    Registered(ClassMemory),
     Stream(sys::CUstream),
     Event(sys::CUevent),
     Module(sys::CUmodule),
@@ -191,7 +234,7 @@ struct Objects {
 }
 
 // SAFETY: the addresses are the driver's, whose functions may be called from any thread; pinned
-// memory is read and written under the table's lock, by the host.
+// memory is read and written under the table's lock, by the host, and registered memory not at all.
 unsafe impl Send for Objects {}
 
 impl Objects {
@@ -202,7 +245,7 @@ impl Objects {
     }
 
     fn find<T>(&self, number: u64, of: impl FnOnce(Object) -> Option<T>) -> DriverResult<T> {
-        let found = self.by_number.get(&number).copied().and_then(of);
+        let found = self.by_number.get(&number).cloned().and_then(of);
         found.ok_or_else(|| refused("look an object up", "it was given back, or is of another kind"))
     }
 }
@@ -317,6 +360,21 @@ impl LibcudaDevice {
             Ok((result, Object::Event(event)))
         });
         made.map(Event)
+    }
+
+    /// Returns the address of a part of host memory that the device reads and writes.
+    fn shared(objects: &Objects, of: Pinned, range: Range<usize>) -> DriverResult<*mut u8> {
+        let memory = objects.find(of.0, |object| match object {
+            Object::Registered(memory) => Some(Some(memory)),
+            Object::Pinned(..) => Some(None),
+            _ => None,
+        })?;
+        let Some(memory) = memory else { return LibcudaDevice::pinned(objects, of, range) };
+        if range.start > range.end || range.end > memory.bytes() {
+            return Err(refused("use registered memory", "the range is not in it"));
+        }
+        // SAFETY: the offset lies in the memory.
+        Ok(unsafe { memory.start().as_ptr().add(range.start) })
     }
 
     /// Returns the address of a part of pinned memory.
@@ -440,6 +498,11 @@ impl Device for LibcudaDevice {
         made.map(Pinned)
     }
 
+    fn register(&self, memory: ClassMemory) -> DriverResult<Pinned> {
+        let made = self.make("register memory", |_| Ok((register(&memory), Object::Registered(memory))));
+        made.map(Pinned)
+    }
+
     fn write_pinned(&self, to: Pinned, offset: usize, bytes: &[u8]) -> DriverResult<()> {
         let objects = self.objects();
         let to = LibcudaDevice::pinned(&objects, to, offset..offset.saturating_add(bytes.len()))?;
@@ -515,9 +578,10 @@ impl Device for LibcudaDevice {
     ) -> DriverResult<()> {
         self.call("copy to the GPU", |objects| {
             let stream = LibcudaDevice::stream(objects, stream)?;
-            let host = LibcudaDevice::pinned(objects, from, range.clone())?;
+            let host = LibcudaDevice::shared(objects, from, range.clone())?;
             // SAFETY: the host's range lies in pinned memory, and giving that back waits for the
-            // copy. A wrong address of the device is an error of the device.
+            // copy; or in registered memory, of whose slots the caller holds claims until the copy
+            // is over. A wrong address of the device is an error of the device.
             Ok(unsafe { sys::cuMemcpyHtoDAsync_v2(to.0, host.cast(), range.len(), stream) })
         })
     }
@@ -531,7 +595,7 @@ impl Device for LibcudaDevice {
     ) -> DriverResult<()> {
         self.call("copy from the GPU", |objects| {
             let stream = LibcudaDevice::stream(objects, stream)?;
-            let host = LibcudaDevice::pinned(objects, to, range.clone())?;
+            let host = LibcudaDevice::shared(objects, to, range.clone())?;
             // SAFETY: as in `copy_in`.
             Ok(unsafe { sys::cuMemcpyDtoHAsync_v2(host.cast(), from.0, range.len(), stream) })
         })
@@ -713,6 +777,9 @@ impl Device for LibcudaDevice {
             let Some(object) = objects.by_number.remove(&number) else {
                 return Err(refused("give an object back", "it was given back before"));
             };
+            if let Object::Registered(memory) = &object {
+                return Ok(unregister(memory));
+            }
             objects
                 .by_number
                 .retain(|_, other| !matches!(other, Object::Kernel(_, Module(module)) if *module == number));
@@ -724,7 +791,7 @@ impl Device for LibcudaDevice {
                     Object::Stream(stream) => sys::cuStreamDestroy_v2(stream),
                     Object::Event(event) => sys::cuEventDestroy_v2(event),
                     Object::Module(module) => sys::cuModuleUnload(module),
-                    Object::Kernel(..) => sys::CUresult::CUDA_SUCCESS,
+                    Object::Kernel(..) | Object::Registered(_) => sys::CUresult::CUDA_SUCCESS,
                     Object::Graph(graph) => sys::cuGraphExecDestroy(graph),
                     Object::Page(page) => sys::cuMemRelease(page),
                 }

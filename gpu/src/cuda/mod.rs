@@ -16,7 +16,7 @@
 //! | `pages.rs`, `device_memory.rs`, `room.rs` | a device's memory, and what its models share |
 //! | `weights.rs` | a model's weights, which are loaded and unloaded |
 //! | `open.rs`, `lane.rs`, `model.rs` | a device, the way of a batch, a model |
-//! | `executor.rs` | the executor of one GPU |
+//! | `executor.rs`, `slots.rs` | the executor of one GPU, and the slots that it is lent |
 //! | `timing.rs` | the parts of a batch's time, for measurements |
 //!
 //! The kernels are in `gpu/kernels/`.
@@ -39,6 +39,7 @@ mod owned;
 mod pages;
 mod prebuilt;
 mod room;
+mod slots;
 mod source;
 mod timing;
 mod weights;

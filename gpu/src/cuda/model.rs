@@ -210,8 +210,8 @@ impl CudaModel {
         let (lane, text) = (&self.lanes[HOST_LANE], |error| self.graph.device.open.note(error).to_string());
         let _weights = self.graph.weights.in_use().ok_or("its weights are not on the GPU")?;
         let _alone = self.graph.device.host_run.lock().unwrap_or_else(PoisonError::into_inner);
-        lane.arrive(self.plan(), rows).map_err(text)?;
-        lane.run(self.plan(), rows).map_err(text)?;
+        lane.arrive(self.plan(), self.signature(), rows, &[]).map_err(text)?;
+        lane.run(self.plan(), self.signature(), rows, &[]).map_err(text)?;
         lane.wait()
     }
 }

@@ -41,16 +41,17 @@ impl CudaModel {
             return Err(RunError::Rows { rows, max_batch });
         }
         let staged = self.take_staged();
-        let (open, lane, plan) = (&self.device().open, &self.lanes[HOST_LANE], self.plan());
+        let (open, lane) = (&self.device().open, &self.lanes[HOST_LANE]);
+        let (plan, signature) = (self.plan(), self.signature());
         let failed = |error| RunError::Failed { reason: open.note(error).to_string() };
         staged.map_err(failed)?;
         let unloaded = || RunError::Failed { reason: "its weights are not on the GPU".to_owned() };
         let _weights = self.weights().in_use().ok_or_else(unloaded)?;
         let _alone = self.device().host_run.lock().unwrap_or_else(PoisonError::into_inner);
-        lane.arrive(plan, rows).map_err(failed)?;
+        lane.arrive(plan, signature, rows, &[]).map_err(failed)?;
         self.look_until(|| lane.has_arrived().map_err(failed))?;
         let asked = Instant::now();
-        lane.run(plan, rows).map_err(failed)?;
+        lane.run(plan, signature, rows, &[]).map_err(failed)?;
         let launch = asked.elapsed();
         self.look_until(|| lane.has_left().map_err(failed))?;
         let whole = asked.elapsed();

@@ -129,7 +129,7 @@ impl LoadError {
 }
 
 /// An error that leaves a batch without outputs.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the fields are what the messages say they are")]
 pub enum RunError {
     /// The batch could not start by its `latest`, and was not run.

@@ -323,6 +323,9 @@ fn live(
     // No rings come if the engine gave up starting.
     let Ok(ExecutorWiring { rings, changes, lease, faults, merged }) = wired.recv() else { return };
     merged.into_iter().for_each(|at| models[at] = None);
+    if let Err(reason) = executor.share(&rings.answers.slabs) {
+        tracing::warn!("executor {role}: rows are copied once more on the host: {reason}");
+    }
     models.resize_with(setup.config.model_slots().len(), || None);
     models.iter_mut().enumerate().for_each(|(slot, model)| executor.exchange(slot, model));
     let now = setup.clock.now();

@@ -9,6 +9,7 @@ use symphony_gpu::{
     ComputeThread, CpuExecutor, EnqueueError, Executor, FinishedJob, HostModel, Job, RowSlots,
 };
 use symphony_transport::Nanos;
+use symphony_transport::slab::SlabView;
 
 /// An executor of ONNX files.
 pub(crate) enum FileExecutor {
@@ -19,6 +20,16 @@ pub(crate) enum FileExecutor {
 }
 
 impl FileExecutor {
+    /// Has a device that can do so read and write the slots of these slabs by itself.
+    ///
+    /// Errors: why some of them are copied by the host as well.
+    pub(crate) fn share(&mut self, slabs: &[SlabView]) -> Result<(), String> {
+        match self {
+            FileExecutor::Cpu(_) => Ok(()),
+            FileExecutor::Cuda(executor, _) => executor.share(slabs),
+        }
+    }
+
     /// Lists the models, by their slots, that it is about to get, so that others know of them once
     /// the engine has started.
     pub(crate) fn announce(&self, models: &[Option<Box<dyn HostModel>>]) {

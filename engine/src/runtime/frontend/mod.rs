@@ -38,6 +38,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::counters::frontends::FrontendCounts;
 use crate::runtime::fault::FaultLatch;
 use crate::runtime::queue_ids::QueueIds;
+use crate::runtime::set_aside::SetAside;
 use answer::{Output, OutputSlots};
 use earlier_tables::EarlierTables;
 use in_flight::{InFlight, SentRequest};
@@ -85,6 +86,8 @@ pub struct Frontend {
     accepting: Arc<AtomicBool>,
     faults: FaultLatch,
     slab: SlabOwner,
+    /// The slots of ended requests that a device may still use.
+    set_aside: SetAside,
     view: SlabView,
     requests: Vec<Producer<Request>>,
     responses: Vec<Consumer<Response>>,
@@ -143,6 +146,7 @@ impl Frontend {
             counts: Arc::default(),
             cancellations: VecDeque::new(),
             slab,
+            set_aside: SetAside::default(),
             view: view.clone(),
             requests: request_producers,
             responses: response_consumers,
@@ -531,7 +535,7 @@ impl Frontend {
                 delivered += self.end_row(response, &mut deliver);
             }
         }
-        if delivered == 0 && self.in_flight() > 0 {
+        if delivered == 0 && (self.in_flight() > 0 || self.set_aside.len() > 0) {
             self.overdue.note(self.clock.now());
         }
         delivered += self.end_overdue(&mut deliver);
@@ -539,6 +543,9 @@ impl Frontend {
             delivered += self.end_lost(&mut deliver);
         }
         self.send_cancellations();
+        if self.set_aside.take_back(&mut self.slab, self.overdue.now()) > 0 {
+            self.count_held();
+        }
         delivered
     }
 
@@ -591,7 +598,7 @@ impl Frontend {
         deliver(ticket, overdue::answer_to(sent, slo, outcome, self.overdue.now()));
         self.in_flight.abandon(index);
         self.counts.abandoned.add(1);
-        self.counts.held_slots.set(self.in_flight.held_rows() as u64);
+        self.count_held();
         // It may still wait in its queue; then its slots come back at once.
         self.cancel(ticket);
     }
@@ -604,7 +611,7 @@ impl Frontend {
         self.free_slots(index);
         self.in_engine.sub(model.0 as usize);
         self.counts.discarded.add(1);
-        self.counts.held_slots.set(self.in_flight.held_rows() as u64);
+        self.count_held();
     }
 
     /// Ends what the engine never will: everything in flight if it can't go on, and else what was
@@ -727,12 +734,27 @@ impl Frontend {
     }
 
     /// Takes back the slots of the request that begins at `index`, which the engine has let go of.
+    /// One that a device may still read or write, after the request has failed or the engine has
+    /// stopped, is set aside until it is given up.
     fn free_slots(&mut self, index: usize) {
+        let is_done = self.in_flight.sent(index).ending == Ending::Done;
         for slot in self.in_flight.slots(index) {
-            if !self.slab.free(slot) {
+            if self.slab.free(slot) {
+                continue;
+            }
+            if is_done {
                 self.slot_is_lost();
+            } else {
+                self.set_aside.add(slot);
+                self.count_held();
             }
         }
+    }
+
+    #[cold]
+    fn count_held(&self) {
+        let held = self.in_flight.held_rows() + self.set_aside.len();
+        self.counts.held_slots.set(held as u64);
     }
 
     /// Frees a slot that the engine has nothing to do with.

@@ -172,6 +172,37 @@ fn a_reservation_gives_its_slots_back_or_is_sent_with_what_was_written_into_them
 }
 
 #[test]
+fn a_slot_that_a_device_still_holds_goes_to_no_other_request_until_it_is_given_up() {
+    for ending in [Ending::Failed, Ending::Stopped, Ending::DroppedAtBackend] {
+        let (mut frontend, mut peer) = frontend(2);
+        frontend.submit(&Ask { rows: 2, ..Ask::one(ModelId(0)) }, |_, _| ()).unwrap();
+        let sent = requests(&mut peer);
+        let held = peer.slab.claim_owned(sent[1].slot).unwrap();
+        let failed = |row| Response { ending: ending as u32, ..response(row) };
+        sent.iter().for_each(|row| peer.responses[0].push(failed(row)).unwrap());
+        assert_eq!(answers(&mut frontend, 1)[0].1, Outcome::Bad(ending));
+        let counts = Arc::clone(frontend.counts());
+        assert_eq!((frontend.slots_in_use(), counts.held_slots.get()), (1, 1));
+        let two = Ask { rows: 2, ..Ask::one(ModelId(0)) };
+        assert_eq!(frontend.submit(&two, |_, _| ()), Err(Refusal::Overloaded));
+        let other = frontend.submit(&Ask::one(ModelId(0)), |_, _| ()).unwrap();
+        let other_row = requests(&mut peer)[0];
+        assert_ne!(other_row.slot, sent[1].slot);
+        peer.responses[0].push(response(&other_row)).unwrap();
+        assert_eq!(answers(&mut frontend, 1)[0].0, other);
+        drop(held);
+        let began = Instant::now();
+        while counts.held_slots.get() > 0 {
+            assert!(began.elapsed() < PATIENCE, "the slot is not taken back");
+            frontend.poll(|_, _| panic!("nothing is in flight"));
+        }
+        assert_eq!((frontend.slots_in_use(), counts.lost_slots.get()), (0, 0));
+        assert!(frontend.faults().get().is_none());
+        frontend.submit(&two, |_, _| ()).unwrap();
+    }
+}
+
+#[test]
 fn an_output_that_is_kept_stays_in_its_slots_until_they_are_released() {
     let (mut frontend, mut peer) = frontend(2);
     frontend.submit(&Ask { rows: 2, ..Ask::one(ModelId(0)) }, |_, _| ()).unwrap();

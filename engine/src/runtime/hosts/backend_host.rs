@@ -15,6 +15,7 @@ use super::host::Host;
 use super::host_port::HostPort;
 use super::measured_delays::{FetchTimes, TellingTime, way_here};
 use super::tensor_path::{FramedPath, PathOutcome, ReadOrder, RowAnswer, TensorPath};
+use crate::runtime::set_aside::SetAside;
 use crate::runtime::threads::completions::CheckedCompletions;
 use crate::runtime::threads::rank_thread::Completions;
 use std::collections::{BTreeMap, VecDeque};
@@ -148,6 +149,8 @@ pub(crate) struct BackendHost {
     path_of: Vec<usize>,
     rings: HostedRings,
     slab: SlabOwner,
+    /// The local slots of failed rows that a device may still use.
+    set_aside: SetAside,
     /// The rows that have local slots.
     rows: Vec<HostedRow>,
     row_bytes: Vec<RowBytes>,
@@ -180,6 +183,7 @@ impl BackendHost {
             rings,
             rows: vec![HostedRow::default(); slab.capacity()],
             slab,
+            set_aside: SetAside::default(),
             row_bytes,
             first_gpu,
             gpus: vec![HostedGpu::default(); gpus],
@@ -421,8 +425,8 @@ impl BackendHost {
         let RowBytes { inputs, outputs } = self.row_bytes[model.0 as usize];
         let is_done = response.ending == Ending::Done as u32;
         let response = Response { id, slot, gpu, ..response };
-        if !is_done {
-            self.slab.free(local);
+        if !is_done && !self.slab.free(local) {
+            self.set_aside.add(local);
         }
         let outputs = is_done.then_some((local, inputs..inputs + outputs));
         self.answer(RowAnswer { response, outputs }, now);
@@ -550,6 +554,7 @@ impl Host for BackendHost {
     }
 
     fn turn(&mut self, now: Nanos) -> usize {
+        self.set_aside.take_back(&mut self.slab, now);
         self.take_outcomes(now) + self.launch(now) + self.collect(now)
     }
 
