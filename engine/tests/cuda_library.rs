@@ -4,6 +4,8 @@
 mod harness;
 
 use harness::fake_gpus::FakeGpus;
+use harness::onnx;
+use harness::onnx_library::onnx_library;
 use harness::process::{ServerProcess, request, wait_until};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -204,6 +206,26 @@ fn pages_that_the_driver_does_not_have_are_a_diagnostic() {
     let expected = "GPU 0 can't be used (the GPU's memory can't be taken as asked for: memory of 104857.6 MB is asked \
                     for and 8589.9 MB are free); change `page_mb` or `memory_mb`";
     assert!(said.contains(expected), "{said}");
+}
+
+#[test]
+fn a_model_that_no_plan_can_be_made_of_names_the_operator_and_what_the_library_lacks() {
+    let (gpus, config) = (FakeGpus::new(), config(1));
+    std::fs::write(config.path().join("loop.onnx"), onnx::loop_model()).unwrap();
+    let file = config.path().join("symphony.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace(linear().to_str().unwrap(), "loop.onnx")).unwrap();
+    let library = onnx_library();
+    for (library, reason) in [
+        (library.to_str().unwrap(), "ONNX Runtime's CUDA provider can't be used on GPU 0"),
+        ("/nowhere/libonnxruntime.so", "ONNX Runtime's library was not found"),
+    ] {
+        let (output, said) = check(&gpus, &config, &[("ORT_DYLIB_PATH", library)]);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        let lacking = "loop.onnx: can't become a plan (plans lack the operators Loop (node `added`)), and ONNX \
+                       Runtime can't run it on the GPU either";
+        assert!(said.contains(lacking) && said.contains(reason), "{said}");
+    }
 }
 
 #[test]

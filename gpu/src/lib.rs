@@ -10,6 +10,7 @@ pub mod cuda;
 pub mod device_profile;
 pub mod emulated;
 pub mod executor;
+mod gpu_executor;
 pub mod host;
 pub mod import;
 pub mod measure;
@@ -24,6 +25,7 @@ pub use cuda::{CudaExecutor, CudaModel};
 pub use device_profile::{GpuMeasureOptions, GpuProfile, measure_on_gpu};
 pub use emulated::{EmulatedExecutor, EmulatedGpus, EmulatedStartError, Finished};
 pub use executor::{EnqueueError, Executor, FinishedJob, Job, NoWork, RowSlots, Work};
+pub use gpu_executor::GpuExecutor;
 pub use host::{
     ComputeThread, CpuExecutor, GroupError, HostGraph, HostModel, LoadError, PrefixGroup, RunError,
 };

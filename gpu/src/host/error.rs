@@ -34,6 +34,11 @@ pub enum LoadError {
     #[error("{path}: can't become a plan ({reason}); run the model on an executor of kind \"onnxruntime\", \
              which has all operators, or export it without the operator", path = path.display())]
     Lowering { path: PathBuf, reason: String },
+    /// The model can't be lowered to a plan, nor run on its GPU by ONNX Runtime.
+    #[error("{path}: can't become a plan ({reason}), and ONNX Runtime can't run it on the GPU either \
+             ({library}); run the model on an executor of kind \"onnxruntime\", which has all operators, or \
+             export it without the operator", path = path.display())]
+    OnGpu { path: PathBuf, reason: String, library: String },
     /// The model can't be put on its GPU.
     #[error("{path}: can't be put on the GPU ({reason}); unload another model, lower max_batch, or run it on \
              an executor of another kind", path = path.display())]

@@ -129,6 +129,13 @@ impl OnnxRuntimeModel {
         Ok(model)
     }
 
+    /// Adds to the model's note: why it is run by this library.
+    pub fn with_note(mut self, note: &str) -> OnnxRuntimeModel {
+        let before = self.import_note.take().map(|before| before + "; ").unwrap_or_default();
+        self.import_note = Some(before + note);
+        self
+    }
+
     /// Loads ONNX files that share their first layers, to be run as one in batches of at most
     /// `max_batch` rows.
     ///

@@ -29,8 +29,9 @@ use symphony_gpu::host::SplitModel;
 use symphony_gpu::import::{SharedPrefix, SizedFile, size_text};
 use symphony_gpu::plan::{CompileOptions, PlanPrecision};
 use symphony_gpu::{
-    ComputeThread, CpuExecutor, CpuModel, CudaExecutor, CudaModel, Executor, GroupError, HostGraph,
-    HostModel, LoadError, MeasureOptions, OnnxRuntimeModel, PrefixGroup, ProfileTable, Signature, measure,
+    ComputeThread, CpuExecutor, CpuModel, CudaExecutor, CudaModel, Executor, GpuExecutor, GroupError,
+    HostGraph, HostModel, LoadError, MeasureOptions, OnnxRuntimeModel, OnnxRuntimeOptions, PrefixGroup,
+    ProfileTable, Signature, measure,
 };
 use symphony_transport::Nanos;
 use symphony_transport::doorbell::Doorbells;
@@ -322,10 +323,10 @@ fn live(
     let _ = report.send(Ok(found));
     // No rings come if the engine gave up starting.
     let Ok(ExecutorWiring { rings, changes, lease, faults, merged }) = wired.recv() else { return };
-    merged.into_iter().for_each(|at| models[at] = None);
     if let Err(reason) = executor.share(&rings.answers.slabs) {
         tracing::warn!("executor {role}: rows are copied once more on the host: {reason}");
     }
+    merged.into_iter().for_each(|at| models[at] = None);
     models.resize_with(setup.config.model_slots().len(), || None);
     models.iter_mut().enumerate().for_each(|(slot, model)| executor.exchange(slot, model));
     let now = setup.clock.now();
@@ -351,7 +352,8 @@ fn executor_of(
     })?;
     opened.libraries.iter().for_each(|library| (setup.progress)(&format!("GPU {device}: {library}")));
     let gpu = setup.gpu_memory.add(gpu, &opened);
-    Ok(FileExecutor::Cuda(CudaExecutor::new(opened, none, setup.config.faults.hung_after), gpu))
+    let plans = CudaExecutor::new(opened, none, setup.config.faults.hung_after);
+    Ok(FileExecutor::Cuda(GpuExecutor::new(plans, slots), gpu))
 }
 
 /// Makes the model of another application of the graph of one that was loaded, with buffers of its
@@ -490,7 +492,28 @@ fn load_on_gpu(
         return Ok(Box::new(CudaModel::load_plan(file, max_batch, precision, &opened)?));
     }
     let options = CompileOptions { max_batch, precision: precision.unwrap_or_default() };
-    Ok(Box::new(CudaModel::load(file, options, &opened)?))
+    match CudaModel::load(file, options, &opened) {
+        Ok(model) => Ok(Box::new(model)),
+        Err(LoadError::Lowering { path, reason }) => {
+            let loaded = load_by_library(file, max_batch, &reason, (libraries, device));
+            loaded.map_err(|error| LoadError::OnGpu { path, reason, library: error.to_string() })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Loads a file that can't become a plan, to be run on a GPU by ONNX Runtime's CUDA provider, in
+/// the precision that it has.
+fn load_by_library(
+    file: SizedFile<'_>,
+    max_batch: usize,
+    reason: &str,
+    (libraries, device): (&Libraries, u32),
+) -> Result<Box<dyn HostModel>, LoadError> {
+    let options = OnnxRuntimeOptions { gpu: Some(device), ..libraries.onnxruntime.clone() };
+    let note =
+        format!("runs on GPU {device} by ONNX Runtime's CUDA provider: it can't become a plan ({reason})");
+    Ok(Box::new(OnnxRuntimeModel::load(file, max_batch, &options)?.with_note(&note)))
 }
 
 /// Loads a model if it has a file, warms it up, and measures it with the options of `measuring` if

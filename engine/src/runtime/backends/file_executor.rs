@@ -1,22 +1,22 @@
 //! The executors of ONNX files, each with a thread of its own: a CPU core, which computes on that
-//! thread, or a GPU, which works beside it.
+//! thread, or a GPU, which works beside it but for models that a library runs there.
 
 use crate::runtime::gpu_memory::ServedGpu;
 use std::sync::Arc;
-use symphony_gpu::cuda::CudaExecutor;
 use symphony_gpu::host::CpuWork;
 use symphony_gpu::{
-    ComputeThread, CpuExecutor, EnqueueError, Executor, FinishedJob, HostModel, Job, RowSlots,
+    ComputeThread, CpuExecutor, EnqueueError, Executor, FinishedJob, GpuExecutor, HostModel, Job, RowSlots,
 };
 use symphony_transport::Nanos;
 use symphony_transport::slab::SlabView;
 
 /// An executor of ONNX files.
+#[allow(clippy::large_enum_variant, reason = "there is one for each thread")]
 pub(crate) enum FileExecutor {
     /// A CPU core.
     Cpu(CpuExecutor),
     /// A GPU, with the list of its models for others.
-    Cuda(CudaExecutor, Arc<ServedGpu>),
+    Cuda(GpuExecutor, Arc<ServedGpu>),
 }
 
 impl FileExecutor {
@@ -105,13 +105,14 @@ impl Executor for FileExecutor {
     fn take_work(&mut self) -> Option<(Job, CpuWork)> {
         match self {
             FileExecutor::Cpu(executor) => executor.take_work(),
-            FileExecutor::Cuda(..) => None,
+            FileExecutor::Cuda(executor, _) => executor.take_work(),
         }
     }
 
     fn end_work(&mut self, work: CpuWork, now: Nanos) {
-        if let FileExecutor::Cpu(executor) = self {
-            executor.end_work(work, now);
+        match self {
+            FileExecutor::Cpu(executor) => executor.end_work(work, now),
+            FileExecutor::Cuda(executor, _) => executor.end_work(work, now),
         }
     }
 
