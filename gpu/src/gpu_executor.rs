@@ -85,6 +85,10 @@ impl Executor for GpuExecutor {
         self.plans.has_model(slot) || (self.lost().is_none() && self.library.has_model(slot))
     }
 
+    fn is_loaded(&self, slot: usize) -> bool {
+        self.plans.is_loaded(slot) || self.library.has_model(slot)
+    }
+
     fn has_room(&self, gpu: u32) -> bool {
         self.waiting.is_none() && self.library.has_room(gpu) && self.plans.has_room(gpu)
     }

@@ -61,7 +61,7 @@ fn rig() -> (Arc<FakeDriver>, GpuExecutor) {
     ];
     for (slot, model) in models.iter_mut().enumerate() {
         executor.exchange(slot, model);
-        assert!(model.is_none() && executor.has_model(slot));
+        assert!(model.is_none() && executor.has_model(slot) && executor.is_loaded(slot));
     }
     (driver, executor)
 }
