@@ -115,6 +115,12 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig {
+            cases: if cfg!(miri) { 4 } else { 256 },
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+
         #[test]
         fn whatever_is_located_lies_within_what_was_exported(
             list in proptest::collection::vec((any::<u64>(), any::<u64>(), any::<u32>(), any::<u32>(), 0_u32..3, 0_u32..20), 0..6),

@@ -76,6 +76,12 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig {
+            cases: if cfg!(miri) { 4 } else { 256 },
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+
         #[test]
         fn no_place_overlaps_another_and_an_empty_landing_takes_all_that_fits(
             bytes in 64_u32..4_096,
