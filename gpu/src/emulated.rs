@@ -150,6 +150,10 @@ impl Executor for EmulatedExecutor {
         self.outputs[slot].is_some()
     }
 
+    fn is_loaded(&self, slot: usize) -> bool {
+        self.has_model(slot)
+    }
+
     fn has_room(&self, gpu: u32) -> bool {
         self.gpus.running.get(gpu as usize).is_some_and(Option::is_none)
     }

@@ -103,9 +103,7 @@ pub trait Executor: Send {
 
     /// Returns true if the weights of the slot's model are on the device at the moment. Without
     /// them it takes no job.
-    fn is_loaded(&self, _slot: usize) -> bool {
-        true
-    }
+    fn is_loaded(&self, slot: usize) -> bool;
 
     /// Returns true if the GPU takes one more batch. It may take several, and runs them in order.
     fn has_room(&self, gpu: u32) -> bool;

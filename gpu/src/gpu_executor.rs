@@ -86,7 +86,7 @@ impl Executor for GpuExecutor {
     }
 
     fn is_loaded(&self, slot: usize) -> bool {
-        self.plans.is_loaded(slot) || self.library.has_model(slot)
+        self.plans.is_loaded(slot) || self.library.is_loaded(slot)
     }
 
     fn has_room(&self, gpu: u32) -> bool {

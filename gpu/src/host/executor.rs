@@ -76,6 +76,10 @@ impl Executor for CpuExecutor {
         self.models[slot].is_some()
     }
 
+    fn is_loaded(&self, slot: usize) -> bool {
+        self.has_model(slot)
+    }
+
     fn has_room(&self, _: u32) -> bool {
         matches!(self.stage, JobStage::Idle | JobStage::Polled { .. })
     }

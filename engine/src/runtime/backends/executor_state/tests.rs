@@ -156,6 +156,10 @@ impl Executor for QueueExecutor {
         self.models[slot].is_some()
     }
 
+    fn is_loaded(&self, slot: usize) -> bool {
+        self.models[slot].is_some()
+    }
+
     fn has_room(&self, _: u32) -> bool {
         self.queue.len() < 2
     }

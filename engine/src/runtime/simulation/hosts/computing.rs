@@ -49,6 +49,10 @@ impl Executor for ComputingExecutor {
         self.emulated.has_model(slot)
     }
 
+    fn is_loaded(&self, slot: usize) -> bool {
+        self.emulated.is_loaded(slot)
+    }
+
     fn has_room(&self, gpu: u32) -> bool {
         self.emulated.has_room(gpu)
     }
