@@ -3,7 +3,7 @@
 
 mod harness;
 
-use harness::engine::{answer_all, config, start_with};
+use harness::engine::{answer_all, config, poll_until, start_with};
 use harness::onnx::loop_model;
 use harness::process::PATIENCE;
 use std::path::Path;
@@ -92,15 +92,6 @@ fn hung_batches(engine: &Engine) -> u64 {
     engine.counters().executions().of_model(LOOPS).hung_batches
 }
 
-fn wait_until(frontend: &mut Frontend, what: &str, holds: impl Fn(&mut Frontend) -> bool) {
-    let began = Instant::now();
-    while !holds(frontend) {
-        assert!(began.elapsed() < PATIENCE, "waited in vain until {what}");
-        frontend.poll(|_, _| ());
-        std::thread::yield_now();
-    }
-}
-
 #[test]
 fn an_executor_that_hangs_is_replaced_and_its_model_unloaded_after_the_third_time() {
     let folder = tempfile::tempdir().unwrap();
@@ -109,14 +100,14 @@ fn an_executor_that_hangs_is_replaced_and_its_model_unloaded_after_the_third_tim
     let old_table = Arc::clone(frontend.newest_models());
     for time in 1..=3 {
         hang(&mut frontend);
-        wait_until(&mut frontend, "its slot is free", |frontend| frontend.counts().held_slots.get() == 0);
-        wait_until(&mut frontend, "it is counted", |_| hung_batches(&engine) == time);
+        poll_until(&mut frontend, "its slot is free", |frontend| frontend.counts().held_slots.get() == 0);
+        poll_until(&mut frontend, "it is counted", |_| hung_batches(&engine) == time);
         serve_in_a_row(&mut frontend, LINEAR, 3);
         if time < 3 {
             serve_in_a_row(&mut frontend, LOOPS, 1);
         }
     }
-    wait_until(&mut frontend, "it is unloaded", |frontend| frontend.find_model("loops").is_none());
+    poll_until(&mut frontend, "it is unloaded", |frontend| frontend.find_model("loops").is_none());
     assert!(frontend.find_model("linear").is_some());
     let withdrawn = engine.model_table().withdrawn();
     assert!(
@@ -181,7 +172,7 @@ fn an_executor_that_may_not_be_replaced_ends_what_it_was_given() {
     let folder = tempfile::tempdir().unwrap();
     let (engine, mut frontend) = serve(folder.path(), 1, "hung_after_s = 0.5\nmax_hung_threads = 0");
     hang(&mut frontend);
-    wait_until(&mut frontend, "its slot is free", |frontend| frontend.counts().held_slots.get() == 0);
+    poll_until(&mut frontend, "its slot is free", |frontend| frontend.counts().held_slots.get() == 0);
     for _ in 0..10 {
         frontend.submit(&Ask::one(LINEAR), |_, input| input.fill(0)).unwrap();
         let outcome = answer(&mut frontend);
@@ -231,7 +222,7 @@ fn an_executor_whose_thread_dies_goes_on_in_another_and_a_model_that_kills_three
     let (options, panic_at) = panicking();
     let (engine, mut frontend) = serve_with(folder.path(), 1, "", options);
     *panic_at.lock().unwrap() = Some("cpu-0");
-    wait_until(&mut frontend, "it has died", |_| panic_at.lock().unwrap().is_none());
+    poll_until(&mut frontend, "it has died", |_| panic_at.lock().unwrap().is_none());
     serve_in_a_row(&mut frontend, LINEAR, 3);
     let counts = || engine.counters().executions().of_model(EMBEDDING);
     for time in 1..=3 {
@@ -239,12 +230,12 @@ fn an_executor_whose_thread_dies_goes_on_in_another_and_a_model_that_kills_three
         let ask = Ask { due: Due::Never, ..Ask::one(EMBEDDING) };
         frontend.submit(&ask, |_, input| input.fill(0)).unwrap();
         assert_eq!(answer(&mut frontend), Outcome::Bad(Ending::Failed));
-        wait_until(&mut frontend, "it is counted", |_| {
+        poll_until(&mut frontend, "it is counted", |_| {
             (counts().hung_batches, counts().failed_rows) == (time, time)
         });
         serve_in_a_row(&mut frontend, if time < 3 { EMBEDDING } else { LINEAR }, 3);
     }
-    wait_until(&mut frontend, "it is unloaded", |frontend| frontend.find_model("embedding").is_none());
+    poll_until(&mut frontend, "it is unloaded", |frontend| frontend.find_model("embedding").is_none());
     assert_eq!(engine.fault(), None);
     engine.stop();
 }
@@ -256,9 +247,9 @@ fn an_executor_whose_threads_die_again_and_again_without_a_model_is_a_fault() {
     let (engine, mut frontend) = serve_with(folder.path(), 1, "", options);
     for _ in 0..3 {
         *panic_at.lock().unwrap() = Some("cpu-0");
-        wait_until(&mut frontend, "it has died", |_| panic_at.lock().unwrap().is_none());
+        poll_until(&mut frontend, "it has died", |_| panic_at.lock().unwrap().is_none());
     }
-    wait_until(&mut frontend, "the fault is known", |_| engine.fault().is_some());
+    poll_until(&mut frontend, "the fault is known", |_| engine.fault().is_some());
     let fault = engine.fault().unwrap().clone();
     assert!(fault.thread == "cpu-0" && fault.what.contains("3 times"), "{fault}");
     assert_eq!(engine.stop_within(PATIENCE), Err(fault));

@@ -3,7 +3,7 @@
 
 mod harness;
 
-use harness::engine::{answer_all, config, start_with};
+use harness::engine::{answer_all, config, poll_until, start_with};
 use harness::onnx::{BOOL, FLOAT, INT64, constant, file, graph, graph_attribute, node, number_attribute};
 use harness::onnx::{numbers, tensor};
 use harness::process::PATIENCE;
@@ -141,16 +141,6 @@ fn wait_until_served(frontend: &mut Frontend, models: &[ModelId]) {
     }
 }
 
-/// Waits for what the engine finds out by itself.
-fn wait_until(frontend: &mut Frontend, what: &str, holds: impl Fn(&mut Frontend) -> bool) {
-    let began = Instant::now();
-    while !holds(frontend) {
-        assert!(began.elapsed() < PATIENCE, "waited in vain until {what}");
-        frontend.poll(|_, _| ());
-        std::thread::yield_now();
-    }
-}
-
 #[test]
 fn a_row_on_which_the_shared_layers_or_its_own_fail_fails_alone() {
     let folder = tempfile::tempdir().unwrap();
@@ -191,11 +181,11 @@ fn own_layers_that_hang_take_their_group_out_after_the_third_time_and_no_other_m
             assert!(began.elapsed() < PATIENCE, "no executor hangs");
             let endless = Row { n: i64::MAX, ..Row::of(LOOPS) };
             ask(&mut frontend, &[Row::of(CALM), endless, Row::of(PICKS), Row::of(OTHER)], Due::Slo);
-            wait_until(&mut frontend, "no slot is held", |frontend| frontend.counts().held_slots.get() == 0);
+            poll_until(&mut frontend, "no slot is held", |frontend| frontend.counts().held_slots.get() == 0);
         }
     }
     let is_there = |frontend: &mut Frontend, name: &str| frontend.find_model(name).is_some();
-    wait_until(&mut frontend, "the group is taken out", |frontend| {
+    poll_until(&mut frontend, "the group is taken out", |frontend| {
         GROUP.iter().all(|(name, _)| !is_there(frontend, name))
     });
     wait_until_served(&mut frontend, &[OTHER]);

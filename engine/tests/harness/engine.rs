@@ -71,6 +71,16 @@ pub(crate) fn answer_all(frontend: &mut Frontend, mut on_answer: impl FnMut(Tick
     }
 }
 
+/// Polls until the engine has found out by itself what is to hold.
+pub(crate) fn poll_until(frontend: &mut Frontend, what: &str, holds: impl Fn(&mut Frontend) -> bool) {
+    let began = Instant::now();
+    while !holds(frontend) {
+        assert!(began.elapsed() < PATIENCE, "waited in vain until {what}");
+        frontend.poll(|_, _| ());
+        std::thread::yield_now();
+    }
+}
+
 /// Replays a recording and checks that the same decisions come out.
 pub(crate) fn replay_exactly(recording: &Path) -> Replayed {
     let replayed = replay(recording, None).unwrap_or_else(|error| panic!("{error}"));
