@@ -128,3 +128,20 @@ def client(adapter):
 def features(rows, seed=1):
     """Returns inputs of the model `wide`."""
     return np.random.default_rng(seed).uniform(-1, 1, (rows, 256)).astype(np.float32)
+
+
+def write_ensemble(folder, side, stages):
+    """Writes the config.pbtxt of an ensemble, in the words that Triton reads, whose stages all get
+    the pictures that a client gives, of `side` x `side` points: of each stage its model, the names
+    of its input and output, and the name and dimensions of the ensemble's output."""
+    steps, outputs = [], []
+    for model, given, made, tensor, dims in stages:
+        outputs.append(f'{{ name: "{tensor}" data_type: TYPE_FP32 dims: {dims} }}')
+        maps = f'input_map {{ key: "{given}" value: "picture" }} output_map {{ key: "{made}" value: "{tensor}" }}'
+        steps.append(f'{{ model_name: "{model}" model_version: -1 {maps} }}')
+    folder.mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(
+        'platform: "ensemble"\nmax_batch_size: 8\n'
+        f'input [ {{ name: "picture" data_type: TYPE_FP32 dims: [ 3, {side}, {side} ] }} ]\n'
+        f"output [ {', '.join(outputs)} ]\nensemble_scheduling {{ step [ {', '.join(steps)} ] }}\n"
+    )

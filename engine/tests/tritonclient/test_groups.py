@@ -10,7 +10,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from conftest import HERE, Adapter, serving
+from conftest import HERE, Adapter, serving, write_ensemble
 from references import ROWS, TARGET, check, reference
 from tritonclient.utils import InferenceServerException
 
@@ -20,21 +20,6 @@ VARIANTS = "abc"
 SIZES = [1, 3, 1]
 
 
-def write_ensemble(folder):
-    """Writes an ensemble whose stages are the networks of a group, all of the same pictures."""
-    steps, outputs = [], []
-    for variant in VARIANTS:
-        outputs.append(f'{{ name: "{variant}" data_type: TYPE_FP32 dims: [ 10 ] }}')
-        maps = f'input_map {{ key: "pixel_values" value: "picture" }} output_map {{ key: "logits" value: "{variant}" }}'
-        steps.append(f'{{ model_name: "vision-{variant}-cpu" model_version: -1 {maps} }}')
-    folder.mkdir(parents=True)
-    (folder / "config.pbtxt").write_text(
-        'platform: "ensemble"\nmax_batch_size: 8\n'
-        'input [ { name: "picture" data_type: TYPE_FP32 dims: [ 3, 32, 32 ] } ]\n'
-        f"output [ {', '.join(outputs)} ]\nensemble_scheduling {{ step [ {', '.join(steps)} ] }}\n"
-    )
-
-
 @pytest.fixture(scope="module")
 def groups(tmp_path_factory):
     """Serves each group on each executor; yields host:port by protocol."""
@@ -42,7 +27,8 @@ def groups(tmp_path_factory):
     if not MADE.is_dir():
         subprocess.run([HERE / "../../../.ci/model_variants"], check=True)
     folder = tmp_path_factory.mktemp("groups")
-    write_ensemble(folder / "repository/all")
+    stages = [(f"vision-{variant}-cpu", "pixel_values", "logits", variant, [10]) for variant in VARIANTS]
+    write_ensemble(folder / "repository/all", 32, stages)
     tables = [
         # No answer is held back, and a machine with much else to do is not taken for a hung one.
         'policy = "work-conserving"\n[faults]\nhung_after_s = 600',

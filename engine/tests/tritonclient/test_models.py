@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from conftest import HERE, Adapter, features, serving
+from conftest import HERE, Adapter, features, serving, write_ensemble
 from references import ROWS, TARGET, check, reference
 
 EXPORTED = TARGET / "exported_models"
@@ -88,21 +88,6 @@ TOGETHER = {
 }
 
 
-def write_ensemble(folder):
-    """Writes the config.pbtxt of an ensemble of three networks, in the words that Triton reads."""
-    steps, outputs = [], []
-    for name, (given, made, dims, tensor) in TOGETHER.items():
-        outputs.append(f'{{ name: "{tensor}" data_type: TYPE_FP32 dims: {dims} }}')
-        maps = f'input_map {{ key: "{given}" value: "picture" }} output_map {{ key: "{made}" value: "{tensor}" }}'
-        steps.append(f'{{ model_name: "{name}" model_version: -1 {maps} }}')
-    folder.mkdir(parents=True)
-    (folder / "config.pbtxt").write_text(
-        'platform: "ensemble"\nmax_batch_size: 8\n'
-        'input [ { name: "picture" data_type: TYPE_FP32 dims: [ 3, 224, 224 ] } ]\n'
-        f"output [ {', '.join(outputs)} ]\nensemble_scheduling {{ step [ {', '.join(steps)} ] }}\n"
-    )
-
-
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
     """Serves a repository that clients control: a network, and an ensemble of it alone."""
@@ -161,7 +146,8 @@ def models(tmp_path_factory):
     if not EXPORTED.is_dir():
         subprocess.run([HERE / "../../../.ci/exported_models"], check=True)
     folder = tmp_path_factory.mktemp("models")
-    write_ensemble(folder / "repository/together")
+    stages = [(name, given, made, tensor, dims) for name, (given, made, dims, tensor) in TOGETHER.items()]
+    write_ensemble(folder / "repository/together", 224, stages)
     (folder / "symphony.toml").write_text(config(folder))
     with serving(folder) as addresses:
         yield addresses
