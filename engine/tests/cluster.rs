@@ -4,9 +4,7 @@
 
 mod harness;
 
-use harness::cluster::{
-    Clients, Cluster, ClusterSetup, NAMES, ask, free_ports, output, wait_until_good, write_config,
-};
+use harness::cluster::{Clients, Cluster, ClusterSetup, NAMES, free_ports, wait_until_good, write_config};
 use harness::process::{ServerProcess, request, wait_until};
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,23 +22,20 @@ const KILLED: [usize; 4] = [1, 2, 3, 4];
 #[test]
 fn a_request_passes_all_hosts_and_its_tensors_are_right() {
     let mut cluster = Cluster::start(ClusterSetup::default());
-    for frontend in 0..2 {
-        let address = cluster.process(frontend).address();
-        wait_until("the links are up", || {
-            ask(address, "increment", 7).is_ok_and(|(status, _)| status == 200)
-        });
-        for x in 0..20 {
-            let (status, body) = ask(address, "increment", x).unwrap();
-            assert_eq!((status, output(&body)), (200, vec![x as f64 + 1.0; 4]), "{body}");
-        }
-        wait_until("the GPUs are there", || {
-            ask(address, "emulated", 1).is_ok_and(|(status, _)| status == 200)
-        });
-    }
-    // Ctrl-C ends each without a loss: frontends first.
-    for (at, name) in NAMES.iter().enumerate() {
-        assert_eq!(cluster.process(at).interrupt(), Some(0), "{name}: {}", cluster.logs());
-    }
+    cluster.check_answers();
+    cluster.interrupt_all();
+}
+
+#[cfg(not(feature = "rdma"))]
+#[test]
+fn a_program_that_was_built_without_rdma_refuses_to_run_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let addresses = [7401, 7402, 7403].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    write_config(folder.path(), addresses, &ClusterSetup::default(), "[links]\ntensors = \"rdma\"\n");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_symphony"));
+    let output = command.arg("backend").arg(folder.path()).args(["--name", "gpus"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("build it with `--features rdma`"), "{said}");
 }
 
 #[test]
@@ -90,7 +85,7 @@ fn hosts_that_do_not_fit_say_so_on_both_sides() {
     let ports: [u16; 3] = free_ports();
     let addresses = ports.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     let start = |role: &str, name: &str, gpus| {
-        write_config(folder.path(), addresses, gpus, "");
+        write_config(folder.path(), addresses, &ClusterSetup { gpus, ..ClusterSetup::default() }, "");
         let log = File::create(folder.path().join(format!("{role}.log"))).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_symphony"));
         command.arg(role).arg(folder.path()).args(["--name", name]);

@@ -84,9 +84,9 @@ fn a_cut_of_the_network_ends_no_request_twice_and_the_rate_is_good_again_when_it
     let authority = LinkAuthority::new();
     let cluster = Cluster::start(ClusterSetup {
         addresses: [1, 2, 3].map(address),
-        gpus: 2,
         before: |at| ["ip", "netns", "exec", &namespace(at)].map(str::to_owned).into(),
         more: Box::new(move |folder: &Path, at| authority.write(folder, ROLES[at])),
+        ..ClusterSetup::default()
     });
     let clients = cluster.http.map(Clients::start);
     wait_until_good(&cluster, &clients, "at the start");

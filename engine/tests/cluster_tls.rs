@@ -4,7 +4,7 @@
 mod harness;
 
 use harness::certificates::LinkAuthority;
-use harness::cluster::{Cluster, ClusterSetup, NAMES, ROLES, ask, output};
+use harness::cluster::{Cluster, ClusterSetup, ROLES, ask};
 use harness::process::{request, wait_until};
 use std::path::Path;
 
@@ -18,17 +18,7 @@ fn with_certificates(roles: [&'static str; 5]) -> Cluster {
 #[test]
 fn requests_pass_links_of_all_roles_over_mutual_tls() {
     let mut cluster = with_certificates(ROLES);
-    for address in cluster.http {
-        for model in ["increment", "emulated"] {
-            wait_until(&format!("{model} is served"), || {
-                ask(address, model, 7).is_ok_and(|(status, _)| status == 200)
-            });
-        }
-        for x in 0..20 {
-            let (status, body) = ask(address, "increment", x).unwrap();
-            assert_eq!((status, output(&body)), (200, vec![x as f64 + 1.0; 4]), "{body}");
-        }
-    }
+    cluster.check_answers();
     // What the links have measured is allowed for, and shown.
     wait_until("the policy has measured delays", || {
         cluster.log("scheduler").contains("the policy allows for measured delays")
@@ -41,9 +31,7 @@ fn requests_pass_links_of_all_roles_over_mutual_tls() {
         let delay = metrics.lines().find_map(|line| line.strip_prefix(&delay)).unwrap();
         assert!(delay.parse::<f64>().unwrap() > 0.0, "{peer}: {delay}");
     }
-    for (at, name) in NAMES.iter().enumerate() {
-        assert_eq!(cluster.process(at).interrupt(), Some(0), "{name}: {}", cluster.logs());
-    }
+    cluster.interrupt_all();
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //! all, and how to mend it.
 
 use super::failure::CommandFailure;
-use crate::config::{Config, ExecutorKind, HostConfig, Role, read_config};
+use crate::config::{Config, ExecutorKind, HostConfig, LinkConfig, Role, TensorTransport, read_config};
+use crate::runtime::links::find_rdma_device;
 use clap::Args;
 use rustix::process::{Resource, getrlimit};
 use std::fmt;
@@ -87,13 +88,13 @@ pub(super) fn doctor(arguments: DoctorArguments) -> Result<(), CommandFailure> {
     let host = find_host(&config, arguments.name.as_deref())?;
     let mut findings = vec![
         open_files(),
-        locked_memory(),
+        locked_memory(&config),
         huge_pages(),
         isolated_cores(&config),
         interrupts(),
         clock_source(),
         io_uring(),
-        rdma(),
+        rdma(&config.links),
     ];
     findings.extend(gpus(&config));
     findings.extend(gpu_libraries(&config));
@@ -133,11 +134,16 @@ fn open_files() -> Finding {
     Finding::new(holds, Severity::Slower, "open files", amount(limit), mend)
 }
 
-fn locked_memory() -> Finding {
+fn locked_memory(config: &Config) -> Finding {
     let limit = getrlimit(Resource::Memlock).current;
-    let holds = limit.is_none_or(|limit| limit >= LOCKED_BYTES);
-    let mend = "ulimit -l unlimited, or LimitMEMLOCK=infinity of the service";
-    Finding::new(holds, Severity::Slower, "locked memory", format!("{} bytes", amount(limit)), mend)
+    // A device locks all slots that it reaches.
+    let (needed, severity) = match config.links.tensors {
+        TensorTransport::Tcp => (LOCKED_BYTES, Severity::Slower),
+        TensorTransport::Rdma => (LOCKED_BYTES + config.memory.slab_bytes() as u64, Severity::Broken),
+    };
+    let holds = limit.is_none_or(|limit| limit >= needed);
+    let mend = format!("{needed} are needed: ulimit -l unlimited, or LimitMEMLOCK=infinity of the service");
+    Finding::new(holds, severity, "locked memory", format!("{} bytes", amount(limit)), mend)
 }
 
 /// Returns a file of the kernel's, trimmed; empty if it is not there.
@@ -232,10 +238,17 @@ fn io_uring() -> Finding {
     Finding::new(made.is_ok(), Severity::Broken, "io_uring", is, mend)
 }
 
-fn rdma() -> Finding {
-    let devices = std::fs::read_dir("/sys/class/infiniband").map_or(0, |entries| entries.flatten().count());
-    let is = format!("{devices} devices; links use TCP, whether there are any or not");
-    Finding::new(true, Severity::Slower, "rdma", is, "")
+fn rdma(links: &LinkConfig) -> Finding {
+    if links.tensors == TensorTransport::Tcp {
+        let devices =
+            std::fs::read_dir("/sys/class/infiniband").map_or(0, |entries| entries.flatten().count());
+        let is = format!("{devices} devices; tensors go by TCP, since [links] tensors is not \"rdma\"");
+        return Finding::new(true, Severity::Slower, "rdma", is, "");
+    }
+    let found = find_rdma_device(links);
+    let holds = found.is_ok();
+    let is = found.map_or_else(|sentence| sentence, |name| format!("{name} has an active port"));
+    Finding::new(holds, Severity::Broken, "rdma", is, "or set tensors = \"tcp\" in [links] on all hosts")
 }
 
 fn gpus(config: &Config) -> Option<Finding> {

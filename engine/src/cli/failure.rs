@@ -70,7 +70,7 @@ impl From<StartError> for CommandFailure {
             | StartError::Policy(..)
             | StartError::LearnedProfiles(_) => CommandFailure::Input(text),
             StartError::Record(error) => error.into(),
-            StartError::Slab(_) | StartError::Thread(_) | StartError::Links(_) => {
+            StartError::Slab(_) | StartError::Thread(_) | StartError::Links(_) | StartError::Tensors(_) => {
                 CommandFailure::Machine(text)
             }
             StartError::Died(_) => CommandFailure::Fault(text),

@@ -52,6 +52,15 @@ impl HostConfig {
     }
 }
 
+/// What moves tensors between frontends' hosts and backends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TensorTransport {
+    /// The frames of the links.
+    Tcp,
+    /// RDMA verbs, beside the links.
+    Rdma,
+}
+
 /// What holds for all links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
@@ -60,6 +69,10 @@ pub struct LinkConfig {
     pub heartbeat: Nanos,
     /// What makes this host one of the engine's, where links leave loopback.
     pub tls: Option<LinkTlsFiles>,
+    /// What moves tensors.
+    pub tensors: TensorTransport,
+    /// The RDMA device, by its name; the first with an active port where there is none.
+    pub rdma_device: Option<String>,
 }
 
 /// The files of the links' mutual TLS.
@@ -77,7 +90,12 @@ pub struct LinkTlsFiles {
 
 impl Default for LinkConfig {
     fn default() -> LinkConfig {
-        LinkConfig { heartbeat: Nanos::from_millis(200), tls: None }
+        LinkConfig {
+            heartbeat: Nanos::from_millis(200),
+            tls: None,
+            tensors: TensorTransport::Tcp,
+            rdma_device: None,
+        }
     }
 }
 
@@ -90,7 +108,11 @@ impl LinkConfig {
                 value.number(Bounds::from(1.0, 60_000.0)).map(Nanos::from_millis_f64)
             });
             let tls = read_tls(table);
-            Some(LinkConfig { heartbeat: heartbeat?, tls: tls? })
+            let tensors = table.optional("tensors").map_or(Some("tcp"), |value| value.word(&["tcp", "rdma"]));
+            let device = table.optional("rdma_device").map(|value| value.name("a device's name, \"mlx5_0\""));
+            let tensors = if tensors? == "rdma" { TensorTransport::Rdma } else { TensorTransport::Tcp };
+            let rdma_device = device.map_or(Some(None), |name| name.map(Some))?;
+            Some(LinkConfig { heartbeat: heartbeat?, tls: tls?, tensors, rdma_device })
         })
     }
 }

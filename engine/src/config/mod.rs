@@ -65,7 +65,7 @@ pub use diagnostics::{Diagnostic, Diagnostics, Location};
 pub use engine::Config;
 pub use executors::{ExecutorGroup, ExecutorKind};
 pub use faults::FaultConfig;
-pub use hosts::{HostConfig, LinkConfig, LinkTlsFiles, Role};
+pub use hosts::{HostConfig, LinkConfig, LinkTlsFiles, Role, TensorTransport};
 pub use http::HttpLimits;
 pub use load::{parse_config, read_config, read_config_with};
 pub use log::{LEVELS, LogConfig, LogFlags, LogFormat};

@@ -2,7 +2,7 @@
 //! one that computes an ONNX model. On loopback, or wherever a [`ClusterSetup`] puts them.
 
 use super::onnx;
-use super::process::{ServerProcess, request};
+use super::process::{ServerProcess, request, wait_until};
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
@@ -35,6 +35,8 @@ pub(crate) struct ClusterSetup {
     /// The addresses of the hosts that others connect to: the frontends, and the scheduler.
     pub(crate) addresses: [IpAddr; 3],
     pub(crate) gpus: usize,
+    /// The time that requests have.
+    pub(crate) slo: Duration,
     /// What is put before the command of a host.
     pub(crate) before: fn(usize) -> Vec<String>,
     /// What a host's CONFIG has besides; the files that it names are made in the folder.
@@ -47,6 +49,7 @@ impl Default for ClusterSetup {
         ClusterSetup {
             addresses: [IpAddr::V4(Ipv4Addr::LOCALHOST); 3],
             gpus: 2,
+            slo: Duration::from_secs(1),
             before: |_| Vec::new(),
             more: Box::new(|_, _| String::new()),
         }
@@ -89,7 +92,8 @@ fn increment() -> Vec<u8> {
 
 /// Writes the CONFIG of a host, and what it names. `addresses` are those of the frontends and of
 /// the scheduler.
-pub(crate) fn write_config(folder: &Path, addresses: [SocketAddr; 3], gpus: usize, more: &str) {
+pub(crate) fn write_config(folder: &Path, addresses: [SocketAddr; 3], setup: &ClusterSetup, more: &str) {
+    let (gpus, slo) = (setup.gpus, setup.slo.as_millis());
     std::fs::write(folder.join("increment.onnx"), increment()).unwrap();
     let host = |at: usize| {
         let (name, role, address) = (NAMES[at], ROLES[at], addresses[at]);
@@ -100,11 +104,11 @@ pub(crate) fn write_config(folder: &Path, addresses: [SocketAddr; 3], gpus: usiz
          [[hosts]]\nname = \"gpus\"\nrole = \"backend\"\n[[hosts]]\nname = \"cpu\"\nrole = \"backend\"\n\
          [[executors]]\nkind = \"emulated\"\ncount = {gpus}\nhost = \"gpus\"\n\
          [[executors]]\nkind = \"cpu\"\nhost = \"cpu\"\n\
-         [[models]]\nname = \"emulated\"\nexecutor = \"emulated\"\nslo_ms = 1000\n\
+         [[models]]\nname = \"emulated\"\nexecutor = \"emulated\"\nslo_ms = {slo}\n\
          profile = {{ alpha_ms = 1, beta_ms = 5 }}\nmax_batch = 16\n\
          inputs = [{{ name = \"x\", datatype = \"FP32\", shape = [4] }}]\n\
          outputs = [{{ name = \"y\", datatype = \"FP32\", shape = [4] }}]\n\
-         [[models]]\nname = \"increment\"\nfile = \"increment.onnx\"\nexecutor = \"cpu\"\nslo_ms = 1000\n\
+         [[models]]\nname = \"increment\"\nfile = \"increment.onnx\"\nexecutor = \"cpu\"\nslo_ms = {slo}\n\
          profile = {{ alpha_ms = 1, beta_ms = 5 }}\nmax_batch = 16\n{more}",
         host(2),
         host(0),
@@ -123,7 +127,7 @@ impl Cluster {
         for (at, name) in NAMES.iter().enumerate() {
             let own = folder.path().join(name);
             std::fs::create_dir(&own).unwrap();
-            write_config(&own, addresses, setup.gpus, &(setup.more)(&own, at));
+            write_config(&own, addresses, &setup, &(setup.more)(&own, at));
         }
         let http = [0, 1].map(|at| SocketAddr::new(setup.addresses[at], ports[3 + at]));
         let processes = NAMES.map(|_| None).into_iter().collect();
@@ -149,6 +153,30 @@ impl Cluster {
 
     pub(crate) fn process(&mut self, at: usize) -> &mut ServerProcess {
         self.processes[at].as_mut().unwrap()
+    }
+
+    /// Waits until each frontend serves both models, and fails unless answers have the outputs that
+    /// belong to their inputs.
+    pub(crate) fn check_answers(&self) {
+        for address in self.http {
+            for model in ["increment", "emulated"] {
+                wait_until(&format!("{model} is served"), || {
+                    ask(address, model, 7).is_ok_and(|(status, _)| status == 200)
+                });
+            }
+            for x in 0..20 {
+                let (status, body) = ask(address, "increment", x).unwrap();
+                assert_eq!((status, output(&body)), (200, vec![x as f64 + 1.0; 4]), "{body}");
+            }
+        }
+    }
+
+    /// Ends all processes as Ctrl-C does, frontends first, and fails unless each says that nothing
+    /// was lost.
+    pub(crate) fn interrupt_all(&mut self) {
+        for (at, name) in NAMES.iter().enumerate() {
+            assert_eq!(self.process(at).interrupt(), Some(0), "{name}: {}", self.logs());
+        }
     }
 
     /// Returns the last lines of all logs.

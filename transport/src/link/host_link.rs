@@ -201,12 +201,6 @@ impl HostLink {
         Nanos(self.terms.hello.heartbeat_every.0.saturating_mul(HEARTBEATS))
     }
 
-    /// Ends the connection since the peer does not do what it should have done, `sentence` says
-    /// what: as if it were silent.
-    pub fn distrust(&mut self, now: Nanos, sentence: String) -> Parting {
-        self.part(now, Some(CloseCode::Silent), sentence)
-    }
-
     /// Reads the frame that `bytes` begin with, and returns its length, and its payload if it is a
     /// message and not one of the link's own. `None` as long as more bytes are needed.
     ///

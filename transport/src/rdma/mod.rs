@@ -1,5 +1,5 @@
 //! Tensors between hosts by RDMA verbs: a backend reads inputs out of a frontend's slots by
-//! one-sided READ, and writes outputs by WRITE. The thread of the links is to own an `RdmaEnd` for
+//! one-sided READ, and writes outputs by WRITE. The thread of the links owns an `RdmaEnd` for
 //! each connection between a backend and a host with frontends; what both ends must have of each
 //! other, an [`RdmaOffer`](crate::wire::RdmaOffer), goes over the TCP connection of the link, and a
 //! pair of queues lives as long as that connection does.

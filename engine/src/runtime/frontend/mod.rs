@@ -112,8 +112,8 @@ impl Frontend {
     pub fn new(setup: FrontendSetup) -> Result<(Frontend, FrontendPeer), SlabError> {
         let largest = largest_slot(&setup.models, setup.later_row);
         let (slots, bytes) = (setup.capacity, setup.slab_bytes.max(largest));
-        let classes = slot_classes(&setup.models, setup.later_row, slots, bytes);
-        let (slab, view) = Slab::new(&classes, setup.id as u16)?;
+        let classes = slot_classes(&setup.models, setup.later_row, slots, bytes, setup.pages);
+        let (slab, view) = Slab::on_pages(&classes, setup.id as u16, setup.pages)?;
         let slab = slab.limited_to(slots, bytes);
         let (request_producers, request_consumers) =
             (0..setup.model_threads).map(|_| ring(limits::REQUEST_RING)).unzip();

@@ -9,7 +9,7 @@ use symphony_transport::Nanos;
 use symphony_transport::doorbell::Doorbells;
 use symphony_transport::message::{Request, Response};
 use symphony_transport::ring::{Consumer, Producer};
-use symphony_transport::slab::{MAX_CLASSES, SlabView, SlotClass};
+use symphony_transport::slab::{MAX_CLASSES, SlabPages, SlabView, SlotClass};
 
 /// The hops of an answer on its way back: the frontend's poll, and what its thread does before it
 /// sends.
@@ -55,6 +55,9 @@ pub struct FrontendSetup {
     pub capacity: usize,
     /// The bytes of their slots together, at most.
     pub slab_bytes: usize,
+    /// The pages that the slots lie on. All of huge ones is taken at once, so then the classes
+    /// share the memory instead of each being made for all of it.
+    pub pages: SlabPages,
     /// The least time that an answer takes back to its client, d_resp; the frontend measures the
     /// actual one.
     pub result_delay: Nanos,
@@ -86,6 +89,7 @@ impl FrontendSetup {
             answering_threads: 1,
             capacity: 64,
             slab_bytes: 1 << 30,
+            pages: SlabPages::Plain,
             result_delay: Nanos::ZERO,
             lateness: Nanos::ZERO,
             grace: Nanos::MAX,
@@ -131,15 +135,19 @@ pub(crate) fn largest_slot(models: &[ModelInfo], later_row: usize) -> usize {
 }
 
 /// Returns the slab's size classes, each with as many slots as `slots` and `bytes` allow: which of
-/// them are used is for the requests to decide.
+/// them are used is for the requests to decide. Memory that a device reaches is locked, used or
+/// not: there each class has its share of `bytes`.
 pub(crate) fn slot_classes(
     models: &[ModelInfo],
     later_row: usize,
     slots: usize,
     bytes: usize,
+    pages: SlabPages,
 ) -> Vec<SlotClass> {
-    let class = |slot_bytes| SlotClass { slot_bytes, count: slots.min(bytes / slot_bytes).max(1) };
-    slot_sizes(models, later_row).into_iter().map(class).collect()
+    let sizes = slot_sizes(models, later_row);
+    let share = if pages == SlabPages::Plain { bytes } else { bytes / sizes.len().max(1) };
+    let class = |slot_bytes| SlotClass { slot_bytes, count: slots.min(share / slot_bytes).max(1) };
+    sizes.into_iter().map(class).collect()
 }
 
 #[cfg(test)]

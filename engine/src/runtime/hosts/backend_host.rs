@@ -11,10 +11,12 @@
 //! scheduler ◀══════════completion
 //! ```
 
+use super::direct_memory::DirectMemory;
 use super::host::Host;
 use super::host_port::HostPort;
 use super::measured_delays::{FetchTimes, TellingTime, way_here};
-use super::tensor_path::{FramedPath, PathOutcome, ReadOrder, RowAnswer, TensorPath};
+use super::tensor_orders::{PathOutcome, ReadOrder, RowAnswer};
+use super::tensor_path::{LinkPath, TensorPath};
 use crate::runtime::set_aside::SetAside;
 use crate::runtime::threads::completions::CheckedCompletions;
 use crate::runtime::threads::rank_thread::Completions;
@@ -26,6 +28,7 @@ use symphony_transport::link::{HostLink, InstantBounds, LinkTerms, Parting};
 use symphony_transport::message::{
     BatchEntry, BatchHeader, Completion, ENTRIES_PER_FRAME, Ending, Frame, GpuId, ModelId, Response,
 };
+use symphony_transport::rdma::RdmaCounters;
 use symphony_transport::ring::{Consumer, Producer};
 use symphony_transport::slab::{SlabOwner, SlotId};
 use symphony_transport::wire::{
@@ -72,6 +75,8 @@ pub(crate) struct FrontendOfBackend {
     pub(crate) terms: LinkTerms,
     /// The number of its frontends, which follow those of the hosts before it.
     pub(crate) frontends: u32,
+    /// The device that moves tensors, where hosts are configured for one.
+    pub(crate) memory: Option<Box<dyn DirectMemory>>,
 }
 
 /// What a backend's host is made of.
@@ -144,12 +149,13 @@ struct AwaitingCredits {
 /// to hosts with frontends follow.
 pub(crate) struct BackendHost {
     scheduler: HostPort,
-    paths: Vec<FramedPath>,
+    paths: Vec<LinkPath>,
     /// The path to each frontend.
     path_of: Vec<usize>,
     rings: HostedRings,
     slab: SlabOwner,
-    /// The local slots of failed rows that a device may still use.
+    /// The local slots of rows that have ended while a device may still use them: an executor's, or
+    /// the one that reads inputs.
     set_aside: SetAside,
     /// The rows that have local slots.
     rows: Vec<HostedRow>,
@@ -175,7 +181,7 @@ impl BackendHost {
         let BackendParts { scheduler, frontends, rings, slab, row_bytes, first_gpu, gpus } = parts;
         let numbered = frontends.iter().enumerate();
         let path_of = numbered.flat_map(|(at, of)| std::iter::repeat_n(at, of.frontends as usize)).collect();
-        let path = |of: FrontendOfBackend| FramedPath::new(of.terms, slab.view().clone(), now);
+        let path = |of: FrontendOfBackend| LinkPath::new(of.terms, slab.view().clone(), of.memory, now);
         BackendHost {
             scheduler: HostPort::new(scheduler, now),
             paths: frontends.into_iter().map(path).collect(),
@@ -211,8 +217,15 @@ impl BackendHost {
         for FetchedBatch { header, rows, .. } in dropped {
             self.gpus[header.gpu.0 as usize].under_way -= 1;
             for entry in rows.iter().filter_map(|row| row.entry) {
-                self.slab.free(entry.slot);
+                self.free(entry.slot);
             }
+        }
+    }
+
+    /// Frees a local slot, or sets it aside as long as a device may use it.
+    fn free(&mut self, slot: SlotId) {
+        if !self.slab.free(slot) {
+            self.set_aside.add(slot);
         }
     }
 
@@ -367,7 +380,7 @@ impl BackendHost {
             let response =
                 Response { id, slot, started, finished: now, ending, batch_size, gpu, ..Response::default() };
             if let Some(entry) = row.entry {
-                self.slab.free(entry.slot);
+                self.free(entry.slot);
             }
             self.answer(RowAnswer { response, outputs: None }, now);
         }
@@ -425,8 +438,8 @@ impl BackendHost {
         let RowBytes { inputs, outputs } = self.row_bytes[model.0 as usize];
         let is_done = response.ending == Ending::Done as u32;
         let response = Response { id, slot, gpu, ..response };
-        if !is_done && !self.slab.free(local) {
-            self.set_aside.add(local);
+        if !is_done {
+            self.free(local);
         }
         let outputs = is_done.then_some((local, inputs..inputs + outputs));
         self.answer(RowAnswer { response, outputs }, now);
@@ -568,8 +581,19 @@ impl Host for BackendHost {
         }
     }
 
+    fn next_timer(&self) -> Nanos {
+        if self.paths.iter().any(LinkPath::awaits_device) {
+            return Nanos::ZERO;
+        }
+        (0..self.links()).map(|at| self.link(at).next_timer()).min().unwrap_or(Nanos::MAX)
+    }
+
+    fn direct_counters(&self, at: usize) -> Option<RdmaCounters> {
+        self.paths.get(at.checked_sub(1)?)?.counters()
+    }
+
     fn refused(&self) -> u64 {
-        self.refused + self.paths.iter().map(FramedPath::refused).sum::<u64>()
+        self.refused + self.paths.iter().map(LinkPath::refused).sum::<u64>()
     }
 
     fn drain(&mut self) {
@@ -586,7 +610,7 @@ impl Host for BackendHost {
     fn is_idle(&self) -> bool {
         let outbox = &self.outbox;
         self.gpus.iter().all(|gpu| gpu.under_way == 0)
-            && self.paths.iter().all(FramedPath::is_idle)
+            && self.paths.iter().all(LinkPath::is_idle)
             && self.slab.in_use() == 0
             && outbox.gpus.is_empty()
             && outbox.responses.is_empty()

@@ -5,6 +5,8 @@
 //! Invariant: each row that a frontend has sent is answered once. A row that has been answered is
 //! neither read nor written any more, though its slot may be another request's only later.
 
+use super::direct_memory::DirectMemory;
+use super::direct_slots::DirectSlots;
 use super::host::Host;
 use super::host_port::{HostPort, happened};
 use super::measured_delays::{TellingTime, way_here};
@@ -16,7 +18,8 @@ use symphony_transport::message::{Ending, NO_DEADLINE, Request, Response};
 use symphony_transport::ring::{Consumer, Producer};
 use symphony_transport::slab::SlabView;
 use symphony_transport::wire::{
-    HostRole, MeasuredDelays, Payload, ReadOutcome, TensorData, TensorRead, TensorWrite,
+    CloseCode, ExportedClass, HostRole, LandedAnswer, MeasuredDelays, Payload, RdmaOffer, ReadOutcome,
+    TensorData, TensorRead, TensorWrite,
 };
 
 /// The most records in a frame of requests, but for those of one request.
@@ -36,6 +39,10 @@ const LEASE: Nanos = Nanos::from_secs(2);
 /// The time between two looks at deadlines.
 const LOOK_EVERY: Nanos = Nanos::from_millis(20);
 
+/// The sentence where one side of a link has [`DirectMemory`] and the other has not.
+const OTHER_TENSORS: &str = "one of the two hosts moves tensors by RDMA, the other by TCP: give `tensors` of [links] \
+                             the same value on both";
+
 /// The other ends of a frontend's rings, and its slots.
 pub(crate) struct LocalFrontend {
     pub(crate) requests: Consumer<Request>,
@@ -51,9 +58,18 @@ struct LocalFrontends {
     pending: PendingRequests,
 }
 
+/// A backend, as a host with frontends is told of it.
+pub(crate) struct BackendOfFrontend {
+    pub(crate) terms: LinkTerms,
+    /// The device that moves tensors, where hosts are configured for one.
+    pub(crate) memory: Option<Box<dyn DirectMemory>>,
+}
+
 /// A link to a backend.
 struct SlotServer {
     port: HostPort,
+    /// The backend's way to the slots past the frames, where hosts are configured for it.
+    direct: Option<DirectSlots>,
     /// The reads that wait for credits or room.
     reads: VecDeque<TensorRead>,
     refused: u64,
@@ -83,13 +99,17 @@ impl FrontendHost {
     /// by `grace` after they are due.
     pub(crate) fn new(
         scheduler: LinkTerms,
-        backends: Vec<LinkTerms>,
+        backends: Vec<BackendOfFrontend>,
         (first, frontends): (u32, Vec<LocalFrontend>),
         grace: Nanos,
         now: Nanos,
     ) -> FrontendHost {
-        let server =
-            |terms| SlotServer { port: HostPort::new(terms, now), reads: VecDeque::new(), refused: 0 };
+        let server = |BackendOfFrontend { terms, memory }| SlotServer {
+            port: HostPort::new(terms, now),
+            direct: memory.map(DirectSlots::new),
+            reads: VecDeque::new(),
+            refused: 0,
+        };
         FrontendHost {
             scheduler: HostPort::new(scheduler, now),
             backends: backends.into_iter().map(server).collect(),
@@ -154,7 +174,7 @@ impl FrontendHost {
 
     /// Notes that a backend is lost: any request may be one that it has answered in vain.
     fn backend_is_lost(&mut self, at: usize, now: Nanos) {
-        self.backends[at].reads.clear();
+        self.backends[at].lose();
         self.doubtful = self.local.pending.keys_by_arrival();
         if self.doubt_at == Nanos::MAX {
             self.doubt_at = now + DOUBT;
@@ -291,6 +311,20 @@ impl LocalFrontends {
         }
     }
 
+    /// Copies outputs that have landed into a slot whose row has not ended.
+    fn land(&mut self, answer: &LandedAnswer, copy: &dyn Fn(&mut [u8])) {
+        let slot = answer.response.slot;
+        if !self.pending.is_open(slot) {
+            return;
+        }
+        let Some(frontend) = self.frontend(slot.frontend()) else { return };
+        let Some(mut guard) = frontend.slab.claim(slot) else { return };
+        let begin = answer.offset as usize;
+        if let Some(to) = guard.get_mut(begin..begin.saturating_add(answer.bytes as usize)) {
+            copy(to);
+        }
+    }
+
     /// Answers a read of a slot by `send`.
     fn read<T>(&mut self, order: TensorRead, send: impl FnOnce(TensorData, &[u8]) -> T) -> T {
         let TensorRead { read, slot, offset, bytes } = order;
@@ -311,8 +345,22 @@ impl LocalFrontends {
 
 impl SlotServer {
     fn receive(&mut self, now: Nanos, local: &mut LocalFrontends) -> Option<Parting> {
-        let SlotServer { port, reads, refused } = self;
-        port.receive(now, |link, payload| match payload {
+        let SlotServer { port, direct, reads, refused } = self;
+        let is_direct = direct.is_some();
+        let (mut offer, mut does_not_fit) = (None, false);
+        let parting = port.receive(now, |link, payload| match payload {
+            Payload::Rdma(head, exported) if is_direct => {
+                offer = Some((head, exported.iter().collect::<Vec<_>>()));
+                0
+            }
+            Payload::Rdma(..) => {
+                does_not_fit = true;
+                0
+            }
+            Payload::TensorRead(_) | Payload::TensorWrite(..) if is_direct => {
+                does_not_fit = true;
+                1
+            }
             Payload::TensorRead(order) => {
                 reads.push_back(order);
                 1
@@ -329,12 +377,49 @@ impl SlotServer {
                 *refused += 1;
                 1
             }
+        });
+        if parting.is_some() {
+            return parting;
+        }
+        if does_not_fit {
+            return Some(port.close(now, CloseCode::Mismatch, OTHER_TENSORS));
+        }
+        let sentence = self.turn_direct(now, offer, local).err()?;
+        Some(self.port.close(now, CloseCode::RdmaFailed, &sentence))
+    }
+
+    /// Answers an offer of the backend's, and takes the answers that have landed.
+    fn turn_direct(
+        &mut self,
+        now: Nanos,
+        offer: Option<(RdmaOffer, Vec<ExportedClass>)>,
+        local: &mut LocalFrontends,
+    ) -> Result<(), String> {
+        let SlotServer { port, direct: Some(direct), .. } = self else { return Ok(()) };
+        if let Some(offer) = offer {
+            direct.answer(&offer, now)?;
+        }
+        direct.poll(now, |answer, copy| {
+            local.land(answer, copy);
+            local.take_answers(port.link(), now, std::iter::once(answer.response));
         })
+    }
+
+    /// Ends what is of a connection that is over.
+    fn lose(&mut self) {
+        self.reads.clear();
+        self.direct.iter_mut().for_each(DirectSlots::lose);
     }
 
     /// Answers reads, as far as there are credits and room in this turn.
     fn take_out(&mut self, now: Nanos, local: &mut LocalFrontends) -> Vec<u8> {
-        let SlotServer { port, reads, .. } = self;
+        let SlotServer { port, direct, reads, .. } = self;
+        if let Some(direct) = direct
+            && let Some((offer, exported)) = direct.offer()
+            && port.send(now, &Payload::Rdma(*offer, (&exported[..]).into())).is_ok()
+        {
+            direct.has_offered();
+        }
         while let Some(&order) = reads.front()
             && port.outgoing_bytes() < BYTES_PER_TURN
             && local.read(order, |head, bytes| port.send(now, &Payload::TensorData(head, bytes))).is_ok()

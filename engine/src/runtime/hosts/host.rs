@@ -4,6 +4,7 @@
 use crate::config::{LinkTlsFiles, Role};
 use symphony_transport::Nanos;
 use symphony_transport::link::{HostLink, Parting};
+use symphony_transport::rdma::RdmaCounters;
 use symphony_transport::wire::HostRole;
 
 /// A host: its links, numbered from 0, and what passes between them and the process's threads. It
@@ -59,6 +60,12 @@ pub(crate) trait Host: Send {
     /// after something was lost.
     fn repeated(&self) -> u64 {
         0
+    }
+
+    /// Returns what a device has done on a link's connections beside their frames.
+    fn direct_counters(&self, at: usize) -> Option<RdmaCounters> {
+        let _ = at;
+        None
     }
 
     /// Begins to leave: nothing new is taken, what there is goes on.

@@ -2,7 +2,7 @@
 
 use symphony_transport::Nanos;
 use symphony_transport::link::{HostLink, LinkTerms, Parting, SendRefusal};
-use symphony_transport::wire::Payload;
+use symphony_transport::wire::{CloseCode, Payload};
 
 /// The most records in a frame of answers or completions.
 pub(super) const RECORDS_PER_FRAME: usize = 32;
@@ -54,10 +54,10 @@ impl HostPort {
         parting
     }
 
-    /// Ends the connection since the peer does not do what it should: the bytes that are to go are
-    /// the reason.
-    pub(super) fn distrust(&mut self, now: Nanos, sentence: String) -> Parting {
-        let parting = self.link.distrust(now, sentence);
+    /// Ends the connection for a reason that the link does not see: the bytes that are to go are
+    /// that reason.
+    pub(super) fn close(&mut self, now: Nanos, code: CloseCode, sentence: &str) -> Parting {
+        let parting = self.link.close(now, code, sentence);
         self.part(&parting);
         parting
     }

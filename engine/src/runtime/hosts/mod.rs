@@ -16,6 +16,9 @@
 
 mod backend_host;
 mod delay_feed;
+mod direct_memory;
+mod direct_path;
+mod direct_slots;
 mod frontend_host;
 mod host;
 mod host_port;
@@ -25,11 +28,15 @@ mod remote_backend;
 mod remote_frontend;
 mod row_table;
 mod scheduler_host;
+mod tensor_orders;
 mod tensor_path;
 
 pub(crate) use backend_host::{BackendHost, BackendParts, FrontendOfBackend, HostedRings, RowBytes};
 pub(crate) use delay_feed::{DelayFeed, FedModel};
-pub(crate) use frontend_host::{FrontendHost, LocalFrontend};
+#[cfg(feature = "rdma")]
+pub(crate) use direct_memory::DirectEnd;
+pub(crate) use direct_memory::DirectMemory;
+pub(crate) use frontend_host::{BackendOfFrontend, FrontendHost, LocalFrontend};
 pub(crate) use host::{Host, HostLinks, HostPeer};
 pub(crate) use remote_frontend::FrontendRings;
 pub(crate) use scheduler_host::{BackendPlace, FrontendPlace, PresenceRings, SchedulerHost};

@@ -8,7 +8,7 @@ use symphony_transport::Nanos;
 use symphony_transport::link::{HostLink, LinkTerms, Parting};
 use symphony_transport::message::{BatchEntry, BatchHeader, Ending, GpuId, NO_DEADLINE, Request, Response};
 use symphony_transport::wire::{
-    BackendCompletion, GpuPresence, GrantedBatch, MeasuredDelays, Payload, Presence,
+    BackendCompletion, CloseCode, GpuPresence, GrantedBatch, MeasuredDelays, Payload, Presence,
 };
 
 /// The most that a latest start without a deadline is before [`NO_DEADLINE`].
@@ -133,7 +133,7 @@ impl RemoteBackend {
             let overdue = now - due;
             (overdue >= patience).then(|| format!("the batch of GPU {number} is overdue by {overdue:?}"))
         })?;
-        Some(self.port.distrust(now, sentence))
+        Some(self.port.close(now, CloseCode::Silent, &sentence))
     }
 
     /// Sends a batch of these rows. Where the host is gone, or has granted too few credits, the GPU

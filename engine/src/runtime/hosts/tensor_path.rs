@@ -1,16 +1,18 @@
-//! The way from a backend to the slots of a host with frontends: [`TensorPath`], and the one over
-//! the frames of a link, [`FramedPath`]. A way that reads and writes the slots itself stands behind
-//! the same trait; its control messages take the same link.
+//! The way from a backend to the slots of a host with frontends: [`TensorPath`], and the one over a
+//! link, [`LinkPath`]: by its frames, or by a device that reads and writes memory itself, whose
+//! connection lives as long as the link's.
 
+use super::direct_memory::DirectMemory;
+use super::direct_path::DirectPath;
 use super::host_port::HostPort;
+use super::tensor_orders::{PathOutcome, ReadOrder, RowAnswer};
 use std::collections::{HashMap, VecDeque};
-use std::ops::Range;
 use symphony_transport::Nanos;
 use symphony_transport::link::{LinkTerms, Parting, SendRefusal};
-use symphony_transport::message::Response;
-use symphony_transport::slab::{SlabView, SlotId};
+use symphony_transport::rdma::RdmaCounters;
+use symphony_transport::slab::SlabView;
 use symphony_transport::wire::{
-    MAX_PAYLOAD_BYTES, Payload, ReadOutcome, TensorData, TensorRead, TensorWrite,
+    CloseCode, MAX_PAYLOAD_BYTES, Payload, ReadOutcome, TensorData, TensorRead, TensorWrite,
 };
 
 /// The most bytes of a tensor in a frame.
@@ -18,35 +20,6 @@ const PIECE_BYTES: usize = MAX_PAYLOAD_BYTES - size_of::<TensorData>();
 
 /// Bytes for a connection after which no more tensors are added in a turn.
 const BYTES_PER_TURN: usize = 256 << 10;
-
-/// An order to read the beginning of a frontend's slot into a local one.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ReadOrder {
-    /// Chosen by the reader.
-    pub(super) number: u64,
-    pub(super) from: SlotId,
-    pub(super) to: SlotId,
-    pub(super) bytes: usize,
-}
-
-/// An answer, and the local slot that its outputs are in, where it has some.
-#[derive(Clone, Debug)]
-pub(super) struct RowAnswer {
-    /// The answer, with the frontend's slot.
-    pub(super) response: Response,
-    pub(super) outputs: Option<(SlotId, Range<usize>)>,
-}
-
-/// What has become of an order.
-#[derive(Clone, Debug)]
-pub(super) enum PathOutcome {
-    /// A read has ended; `true` if its bytes are there.
-    Read(u64, bool),
-    /// An answer and its outputs were handed over: its local slot is free.
-    Answered(RowAnswer),
-    /// An answer can't be given.
-    Undelivered(RowAnswer),
-}
 
 /// A way to the slots of a host's frontends. Each order has one outcome, also if the way is lost.
 pub(super) trait TensorPath: Send {
@@ -70,9 +43,11 @@ struct OpenRead {
     has_failed: bool,
 }
 
-/// The way by `TensorRead`, `TensorData` and `TensorWrite`.
-pub(super) struct FramedPath {
+/// The way by `TensorRead`, `TensorData` and `TensorWrite`, or past them.
+pub(super) struct LinkPath {
     port: HostPort,
+    /// The way past the frames, where hosts are configured for it.
+    direct: Option<DirectPath>,
     /// The local slots.
     slab: SlabView,
     reads: HashMap<u64, OpenRead>,
@@ -85,10 +60,16 @@ pub(super) struct FramedPath {
     refused: u64,
 }
 
-impl FramedPath {
-    pub(super) fn new(terms: LinkTerms, slab: SlabView, now: Nanos) -> FramedPath {
-        FramedPath {
+impl LinkPath {
+    pub(super) fn new(
+        terms: LinkTerms,
+        slab: SlabView,
+        memory: Option<Box<dyn DirectMemory>>,
+        now: Nanos,
+    ) -> LinkPath {
+        LinkPath {
             port: HostPort::new(terms, now),
+            direct: memory.map(|memory| DirectPath::new(memory, slab.clone())),
             slab,
             reads: HashMap::new(),
             pieces: VecDeque::new(),
@@ -113,7 +94,18 @@ impl FramedPath {
 
     /// Returns true if no order is open.
     pub(super) fn is_idle(&self) -> bool {
-        self.reads.is_empty() && self.answers.is_empty() && self.outcomes.is_empty()
+        let is_direct_idle = self.direct.as_ref().is_none_or(DirectPath::is_idle);
+        is_direct_idle && self.reads.is_empty() && self.answers.is_empty() && self.outcomes.is_empty()
+    }
+
+    /// Returns true if a device works for this path, of which nothing wakes the thread.
+    pub(super) fn awaits_device(&self) -> bool {
+        self.direct.as_ref().is_some_and(|direct| !direct.is_idle())
+    }
+
+    /// Returns what the device has done for this path.
+    pub(super) fn counters(&self) -> Option<RdmaCounters> {
+        self.direct.as_ref().map(DirectPath::counters)
     }
 
     pub(super) fn connect(&mut self, now: Nanos) {
@@ -128,22 +120,45 @@ impl FramedPath {
 
     /// Reads what has come. Returns the end of the connection if it is over.
     pub(super) fn receive(&mut self, now: Nanos) -> Option<Parting> {
-        let FramedPath { port, slab, reads, outcomes, refused, .. } = self;
-        let parting = port.receive(now, |_, payload| {
-            match payload {
-                Payload::TensorData(head, bytes) => take_piece(reads, slab, outcomes, head, bytes),
-                _ => *refused += 1,
+        let LinkPath { port, direct, slab, reads, outcomes, refused, .. } = self;
+        let parting = port.receive(now, |_, payload| match (payload, &mut *direct) {
+            (Payload::TensorData(head, bytes), None) => {
+                take_piece(reads, slab, outcomes, head, bytes);
+                1
             }
-            1
+            (Payload::Rdma(offer, exported), Some(direct)) => {
+                direct.connect(&offer, &exported.iter().collect::<Vec<_>>());
+                0
+            }
+            _ => {
+                *refused += 1;
+                1
+            }
         });
+        let parting = parting.or_else(|| self.turn_direct(now));
         if parting.is_some() {
             self.lose();
         }
         parting
     }
 
+    /// Takes what the device has done. Returns the end of the connection if that is of no use any
+    /// more.
+    fn turn_direct(&mut self, now: Nanos) -> Option<Parting> {
+        let direct = self.direct.as_mut()?;
+        if self.port.link().is_up() {
+            direct.begin(now);
+        }
+        direct.poll(now, &mut self.outcomes);
+        let sentence = direct.take_fault()?;
+        Some(self.port.close(now, CloseCode::RdmaFailed, &sentence))
+    }
+
     /// Ends all orders, since the connection is over.
     fn lose(&mut self) {
+        if let Some(direct) = &mut self.direct {
+            direct.lose(&mut self.outcomes);
+        }
         let mut reads: Vec<u64> = self.reads.drain().map(|(number, _)| number).collect();
         reads.sort_unstable();
         self.outcomes.extend(reads.into_iter().map(|number| PathOutcome::Read(number, false)));
@@ -154,6 +169,15 @@ impl FramedPath {
 
     /// Returns the bytes for the connection.
     pub(super) fn take_out(&mut self, now: Nanos) -> Vec<u8> {
+        if let Some(direct) = &mut self.direct {
+            if let Some((offer, exported)) = direct.offer()
+                && self.port.send(now, &Payload::Rdma(*offer, (&exported[..]).into())).is_ok()
+            {
+                direct.has_offered();
+            }
+            // What was ordered in this turn.
+            direct.poll(now, &mut self.outcomes);
+        }
         while let Some(&piece) = self.pieces.front()
             && self.port.send(now, &Payload::TensorRead(piece)).is_ok()
         {
@@ -173,7 +197,7 @@ impl FramedPath {
 
     /// Sends what is left of an answer.
     fn send_answer(&mut self, now: Nanos, answer: &RowAnswer) -> Result<(), SendRefusal> {
-        let FramedPath { port, slab, written, .. } = self;
+        let LinkPath { port, slab, written, .. } = self;
         if let Some((local, range)) = &answer.outputs
             && let Some(guard) = slab.claim(*local)
         {
@@ -222,7 +246,7 @@ fn take_piece(
 /// The bits of the number of a read's piece: rows have at most 64 MiB.
 const PIECE_BITS: u32 = 8;
 
-impl TensorPath for FramedPath {
+impl TensorPath for LinkPath {
     fn is_up(&self) -> bool {
         self.port.link().is_up()
     }
@@ -230,6 +254,9 @@ impl TensorPath for FramedPath {
     fn read(&mut self, order: ReadOrder) {
         if !self.is_up() {
             return self.outcomes.push_back(PathOutcome::Read(order.number, false));
+        }
+        if let Some(direct) = &mut self.direct {
+            return direct.read(order, &mut self.outcomes);
         }
         let pieces = order.bytes.div_ceil(PIECE_BYTES);
         for piece in 0..pieces {
@@ -245,11 +272,14 @@ impl TensorPath for FramedPath {
     }
 
     fn answer(&mut self, answer: RowAnswer) {
-        if self.is_up() {
-            self.answers.push_back(answer);
-        } else {
-            self.outcomes.push_back(PathOutcome::Undelivered(answer));
+        if !self.is_up() {
+            return self.outcomes.push_back(PathOutcome::Undelivered(answer));
         }
+        let framed = match &mut self.direct {
+            Some(direct) => direct.answer(answer, &mut self.outcomes),
+            None => Some(answer),
+        };
+        self.answers.extend(framed);
     }
 
     fn take_outcome(&mut self) -> Option<PathOutcome> {

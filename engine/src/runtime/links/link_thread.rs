@@ -8,6 +8,7 @@ use crate::runtime::threads::agent::Agent;
 use std::sync::Arc;
 use symphony_transport::Nanos;
 use symphony_transport::link::{HostLink, PeerClock};
+use symphony_transport::rdma::RdmaCounters;
 use symphony_transport::tcp::{SocketEnd, SocketEvent, SocketId, Sockets};
 use symphony_transport::wire::{CloseCode, HostRole};
 
@@ -195,6 +196,20 @@ impl LinkThread {
         self.note_end(at, is_up, last.as_ref().map_or(why, |parting| &parting.sentence));
     }
 
+    /// Logs what a device has done beside a link.
+    fn note_counters(&self, at: usize) {
+        let Some(RdmaCounters { reads, stale_reads, read_bytes, writes, .. }) = self.host.direct_counters(at)
+        else {
+            return;
+        };
+        let HostPeer { name, role, .. } = &self.peers[at];
+        tracing::info!(
+            "RDMA with {} {name}: {reads} one-sided reads of {read_bytes} bytes, {stale_reads} of slots that were \
+             another's by then, {writes} writes of outputs",
+            role.name()
+        );
+    }
+
     fn note_end(&mut self, at: usize, was_up: bool, why: &str) {
         let HostPeer { name, role, .. } = &self.peers[at];
         let is_refused = self.host.link(at).is_refused();
@@ -375,6 +390,7 @@ impl Agent for LinkThread {
     fn stop(&mut self, now: Nanos) {
         // What threads have said last.
         self.poll(now);
+        (0..self.ends.len()).for_each(|at| self.note_counters(at));
         self.host.leave(now);
         self.write(now);
         for at in 0..self.ends.len() {

@@ -8,13 +8,17 @@
 //! | `running` | the thread: it sleeps in its sockets, until bytes, a doorbell or a timer |
 //! | `greetings` | connections whose peer has not said who it is |
 //! | `resolver` | names of hosts to addresses, on a thread of its own |
+//! | `rdma_memory` | the device that moves tensors past the sockets, where there is to be one |
 //! | `board` | the state of the links, for others to read |
 
 mod board;
 mod greetings;
 mod link_thread;
+mod rdma_memory;
 mod resolver;
 mod running;
 
 pub use board::{LinkBoard, LinkState, LinkView};
+pub use rdma_memory::find_rdma_device;
+pub(crate) use rdma_memory::{SlotUse, open_memory};
 pub(crate) use running::{LinkThreadPlan, RunningLinks};

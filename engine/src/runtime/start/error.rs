@@ -34,6 +34,9 @@ pub enum StartError {
     /// The links to other hosts can't be used.
     #[error("{0}")]
     Links(std::io::Error),
+    /// The host can't move tensors as CONFIG says.
+    #[error("{0}")]
+    Tensors(String),
     /// The flight recorder's files can't be created.
     #[error("{0}")]
     Record(#[from] RecordError),

@@ -23,7 +23,7 @@ pub(crate) use host_plan::HostPlan;
 pub use identity::HostIdentity;
 pub use options::Options;
 
-use crate::config::{Config, Role};
+use crate::config::{Config, Role, TensorTransport};
 use crate::recorder::RecordConfig;
 use crate::runtime::backends::model_faults::ModelFaults;
 use crate::runtime::backends::watchdog::Watchdog;
@@ -56,6 +56,7 @@ use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 use symphony_transport::message::BatchHeader;
 use symphony_transport::ring::Consumer;
+use symphony_transport::slab::SlabPages;
 use symphony_transport::wire::GpuPresence;
 
 /// The share of another frontend's memory for requests that a frontend of
@@ -374,6 +375,7 @@ impl EngineBuilder {
         let side = count - self.options.side_frontends;
         let capacity = self.config.http.max_in_flight;
         let slab_bytes = self.config.memory.slab_bytes() / side.max(1);
+        let pages = self.slot_pages();
         let frontend = |id| {
             Frontend::new(FrontendSetup {
                 id: self.first_frontend + id as u32,
@@ -385,6 +387,7 @@ impl EngineBuilder {
                 answering_threads: self.model_threads() + backend_threads,
                 capacity: if id < side { capacity } else { capacity.min(SIDE_CAPACITY) },
                 slab_bytes: if id < side { slab_bytes } else { slab_bytes / SIDE_SHARE },
+                pages,
                 result_delay: self.config.network.result,
                 lateness: findings.lateness,
                 grace: self.config.faults.grace,
@@ -394,6 +397,14 @@ impl EngineBuilder {
         };
         let made: Result<Vec<_>, _> = (0..count).map(frontend).collect();
         Ok(made?.into_iter().unzip())
+    }
+
+    /// Returns the pages for slots: a device that moves tensors reaches them.
+    fn slot_pages(&self) -> SlabPages {
+        match self.config.links.tensors {
+            TensorTransport::Tcp => SlabPages::Plain,
+            TensorTransport::Rdma => SlabPages::HugeIfReserved,
+        }
     }
 
     fn rings(

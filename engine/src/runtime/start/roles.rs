@@ -17,9 +17,11 @@ use crate::runtime::counters::Counters;
 use crate::runtime::frontend::model_table::ModelTable;
 use crate::runtime::frontend::{FrontendPeer, ModelInfo, QueryTable, largest_slot, slot_classes};
 use crate::runtime::hosts::{
-    BackendHost, BackendParts, BackendPlace, DelayFeed, FedModel, FrontendHost, FrontendOfBackend,
-    FrontendPlace, FrontendRings, HostedRings, LocalFrontend, PresenceRings, RowBytes, SchedulerHost,
+    BackendHost, BackendOfFrontend, BackendParts, BackendPlace, DelayFeed, DirectMemory, FedModel,
+    FrontendHost, FrontendOfBackend, FrontendPlace, FrontendRings, HostedRings, LocalFrontend, PresenceRings,
+    RowBytes, SchedulerHost,
 };
+use crate::runtime::links::{SlotUse, open_memory};
 use crate::runtime::profiling::LearnedProfiles;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -101,11 +103,17 @@ impl EngineBuilder {
             });
             ends.collect::<Vec<_>>()
         };
+        let slabs: Vec<SlabView> = peers.iter().map(|peer| peer.slab.clone()).collect();
         let local = peers.into_iter().flat_map(local).collect();
         let terms = plan.terms(&findings.models);
         let [scheduler, backends] = plan.split(&terms);
         let scheduler = scheduler.into_iter().next().expect("there is one scheduler");
         let (grace, now) = (self.config.faults.grace, self.clock.now());
+        let outputs = findings.models.iter().map(|model| model.signature.output_bytes()).max();
+        let slots = SlotUse::Serves { outputs: outputs.unwrap_or(0) };
+        let memories = self.open_memory(plan, slots, &slabs, backends.len())?;
+        let backends = backends.into_iter().zip(memories);
+        let backends = backends.map(|(terms, memory)| BackendOfFrontend { terms, memory }).collect();
         let host = FrontendHost::new(scheduler, backends, (numbers.start, local), grace, now);
         Ok(Assembly {
             findings,
@@ -264,7 +272,10 @@ impl EngineBuilder {
         };
         let terms = plan.terms(&findings.models);
         let [scheduler, frontends] = plan.split(&terms);
-        let of_frontend = HostIdentity::all(&plan.whole, Role::Frontend).zip(frontends);
+        let memories =
+            self.open_memory(plan, SlotUse::Fetches, std::slice::from_ref(owner.view()), frontends.len())?;
+        let of_frontend =
+            HostIdentity::all(&plan.whole, Role::Frontend).zip(frontends.into_iter().zip(memories));
         let bytes = |model: &ModelInfo| RowBytes {
             inputs: model.signature.input_bytes(),
             outputs: model.signature.output_bytes(),
@@ -272,9 +283,10 @@ impl EngineBuilder {
         let parts = BackendParts {
             scheduler: scheduler.into_iter().next().expect("there is one scheduler"),
             frontends: of_frontend
-                .map(|(host, terms)| FrontendOfBackend {
+                .map(|(host, (terms, memory))| FrontendOfBackend {
                     terms,
                     frontends: host.frontends(&plan.whole).len() as u32,
+                    memory,
                 })
                 .collect(),
             rings: hosted,
@@ -299,6 +311,17 @@ impl EngineBuilder {
         })
     }
 
+    /// Opens the device that moves tensors, if CONFIG asks for one.
+    fn open_memory(
+        &self,
+        plan: &HostPlan,
+        slots: SlotUse,
+        slabs: &[SlabView],
+        links: usize,
+    ) -> Result<Vec<Option<Box<dyn DirectMemory>>>, StartError> {
+        open_memory(&plan.whole.links, slots, slabs, links).map_err(StartError::Tensors)
+    }
+
     /// Makes the slots of a backend: for all rows that its GPUs can have, within the memory that
     /// CONFIG allows.
     fn local_slab(&self, findings: &Findings, gpus: usize) -> Result<(SlabOwner, SlabView), StartError> {
@@ -306,8 +329,9 @@ impl EngineBuilder {
         let slots = (gpus * limits::MAX_OUTSTANDING_BATCHES * batch).min(MAX_SLOTS_PER_CLASS);
         let largest = largest_slot(&findings.models, 0);
         let bytes = self.config.memory.slab_bytes().max(largest);
-        let classes = slot_classes(&findings.models, 0, slots, bytes);
-        let (owner, view) = Slab::new(&classes, 0)?;
+        let pages = self.slot_pages();
+        let classes = slot_classes(&findings.models, 0, slots, bytes, pages);
+        let (owner, view) = Slab::on_pages(&classes, 0, pages)?;
         Ok((owner.limited_to(slots, bytes), view))
     }
 

@@ -55,6 +55,7 @@ fn cause(error: StartError) -> RunError {
         | StartError::Thread(_)
         | StartError::Links(_)
         | StartError::Record(_)
+        | StartError::Tensors(_)
         | StartError::Died(_) => RunError::Machine(error.to_string()),
     }
 }
