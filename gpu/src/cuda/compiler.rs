@@ -2,12 +2,14 @@
 //! compiles for its card when it loads it, or machine code for one architecture, which needs no
 //! compiler any more. No card is needed. Whoever opens a card or makes a plan's file calls it.
 
+use super::compiled::CompiledKernels;
 use super::error::{DriverError, DriverResult};
 use cudarc::nvrtc::{result, sys};
 use std::ffi::{CString, c_char, c_void};
 
 /// The functions of the compiler that are called.
-const SYMBOLS: [&str; 9] = [
+const SYMBOLS: [&str; 10] = [
+    "nvrtcVersion",
     "nvrtcCreateProgram",
     "nvrtcCompileProgram",
     "nvrtcGetPTXSize",
@@ -20,7 +22,7 @@ const SYMBOLS: [&str; 9] = [
 ];
 
 /// What kernels are compiled to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum KernelTarget {
     /// PTX for cards of this compute capability and later ones, as text that ends in 0.
     Ptx([u32; 2]),
@@ -29,7 +31,7 @@ pub enum KernelTarget {
     Machine([u32; 2]),
 }
 
-/// Compiles kernels, in CUDA C++.
+/// Compiles kernels, in CUDA C++, or takes what a start before this one compiled of them.
 ///
 /// # Errors
 /// There is no compiler, or it refuses the source or the architecture.
@@ -49,13 +51,20 @@ pub fn compile_kernels(source: &str, target: KernelTarget) -> DriverResult<Vec<u
             return Err(refused(format!("libnvrtc.so lacks {symbol}")));
         }
     }
-    let source = CString::new(source).map_err(|_| refused("the source has a 0".to_owned()))?;
+    let c_source = CString::new(source).map_err(|_| refused("the source has a 0".to_owned()))?;
     let failed = |call: &str, error| refused(format!("{call}: {error:?}"));
-    let program = result::create_program(&source, None).map_err(|error| failed("start", error))?;
-    let code = compile(program, target);
-    // SAFETY: the program was made above and is not used any more.
-    unsafe { result::destroy_program(program) }.map_err(|error| failed("end", error))?;
-    code.map_err(refused)
+    let mut version = [0; 2];
+    let [major, minor] = &mut version;
+    // SAFETY: writes two numbers.
+    let asked = unsafe { sys::nvrtcVersion(major, minor) };
+    asked.result().map_err(|error| failed("ask its version", error))?;
+    CompiledKernels::of_this_user().find_or_make((source, target, version), || {
+        let program = result::create_program(&c_source, None).map_err(|error| failed("start", error))?;
+        let code = compile(program, target);
+        // SAFETY: the program was made above and is not used any more.
+        unsafe { result::destroy_program(program) }.map_err(|error| failed("end", error))?;
+        code.map_err(refused)
+    })
 }
 
 /// Compiles a program that there is.

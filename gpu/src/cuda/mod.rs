@@ -10,7 +10,8 @@
 //! | `driver.rs`, `error.rs`, `owned.rs` | what is called of a driver, its errors, its objects |
 //! | `libcuda.rs` | NVIDIA's driver |
 //! | `arguments.rs`, `codes.rs`, `source.rs` | the kernels' arguments, and their source |
-//! | `compiler.rs`, `prebuilt.rs`, `kernels.rs` | NVRTC, kernels in a plan's file, kernels on a card |
+//! | `compiler.rs`, `compiled.rs` | NVRTC, and what it made before |
+//! | `prebuilt.rs`, `kernels.rs` | kernels in a plan's file, kernels on a card |
 //! | `launch.rs` | a plan's launches as launches of kernels |
 //! | `library_kernels/` | products and convolutions by NVIDIA's libraries |
 //! | `pages.rs`, `device_memory.rs`, `room.rs` | a device's memory, and what its models share |
@@ -23,6 +24,7 @@
 
 pub mod arguments;
 pub mod codes;
+mod compiled;
 mod compiler;
 mod device_memory;
 pub mod driver;

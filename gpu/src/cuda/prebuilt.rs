@@ -1,11 +1,11 @@
 //! Kernels that are compiled ahead and carried by a plan, so that serving it needs no compiler:
 //! made by `symphony compile --arch`, chosen when a model is put on a card.
 
+use super::compiled::fingerprint;
 use super::compiler::{KernelTarget, compile_kernels};
 use super::error::DriverResult;
 use super::source::kernel_source;
 use crate::plan::{KernelImage, Plan};
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Compiles the kernels of a plan for cards of a compute capability, such as 9, 0 for `sm_90`.
 ///
@@ -29,11 +29,4 @@ pub(super) fn image_for(plan: &Plan, [major, minor]: [u32; 2]) -> Result<Option<
         return Ok(Some(image));
     }
     Err("its kernels are another version's; write it again by `symphony compile`".to_owned())
-}
-
-/// Returns a number that differs where sources do.
-fn fingerprint(source: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    source.hash(&mut hasher);
-    hasher.finish()
 }
