@@ -84,7 +84,7 @@ fn a_cut_of_the_network_ends_no_request_twice_and_the_rate_is_good_again_when_it
     let authority = LinkAuthority::new();
     let cluster = Cluster::start(ClusterSetup {
         addresses: [1, 2, 3].map(address),
-        before: |at| ["ip", "netns", "exec", &namespace(at)].map(str::to_owned).into(),
+        before: Box::new(|at| ["ip", "netns", "exec", &namespace(at)].map(str::to_owned).into()),
         more: Box::new(move |folder: &Path, at| authority.write(folder, ROLES[at])),
         ..ClusterSetup::default()
     });

@@ -2,7 +2,10 @@
 //! all, and how to mend it.
 
 use super::failure::CommandFailure;
-use crate::config::{Config, ExecutorKind, HostConfig, LinkConfig, Role, TensorTransport, read_config};
+use crate::config::{
+    Config, DiscoveryConfig, ExecutorKind, HostConfig, LinkConfig, TensorTransport, read_config,
+};
+use crate::runtime::discovery::{ProbedSource, probe};
 use crate::runtime::links::find_rdma_device;
 use clap::Args;
 use rustix::process::{Resource, getrlimit};
@@ -102,6 +105,7 @@ pub(super) fn doctor(arguments: DoctorArguments) -> Result<(), CommandFailure> {
         findings.extend(own_port(host));
         findings.extend(peers_of(&config, host).map(peer));
     }
+    findings.extend(probe(&config.discovery).into_iter().map(|probed| source(&config.discovery, probed)));
     findings.iter().for_each(|finding| println!("{finding}"));
     let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
     let (slower, broken) = (count(Severity::Slower), count(Severity::Broken));
@@ -274,7 +278,7 @@ fn gpu_libraries(config: &Config) -> Option<Finding> {
 
 /// Tries to listen at the host's address.
 fn own_port(host: &HostConfig) -> Option<Finding> {
-    if host.role == Role::Backend {
+    if host.address.is_empty() {
         return None;
     }
     let mend = "end the program that has the port, or give the host an address of this machine";
@@ -290,12 +294,7 @@ fn own_port(host: &HostConfig) -> Option<Finding> {
 /// Returns the peers that a host connects to.
 fn peers_of<'c>(config: &'c Config, host: &HostConfig) -> impl Iterator<Item = &'c HostConfig> {
     let role = host.role;
-    config.hosts.iter().filter(move |peer| {
-        matches!(
-            (role, peer.role),
-            (Role::Frontend | Role::Backend, Role::Scheduler) | (Role::Backend, Role::Frontend)
-        )
-    })
+    config.hosts.iter().filter(move |peer| role.dials(peer.role) && !peer.address.is_empty())
 }
 
 fn peer(peer: &HostConfig) -> Finding {
@@ -311,6 +310,22 @@ fn peer(peer: &HostConfig) -> Finding {
     Finding::new(tried.is_ok(), Severity::Slower, "peer", is, mend)
 }
 
+/// Says whether a member of an etcd or a name answers. Hosts that know each other go on without it.
+fn source(discovery: &DiscoveryConfig, ProbedSource { asked, answer }: ProbedSource) -> Finding {
+    let (what, mend) = match discovery {
+        DiscoveryConfig::Etcd(_) => {
+            ("etcd", "start etcd there, let the port through, and look at the keys of [discovery]")
+        }
+        _ => ("dns", "create the headless service, and look at /etc/resolv.conf"),
+    };
+    let holds = answer.is_ok();
+    let is = answer.map_or_else(
+        |why| format!("{asked} does not answer ({why})"),
+        |found| format!("{asked} answers, with {found}"),
+    );
+    Finding::new(holds, Severity::Broken, what, is, mend)
+}
+
 fn resolve(name: &str) -> Result<SocketAddr, String> {
     let addresses = name.to_socket_addrs().map_err(|error| error.to_string())?;
     addresses.into_iter().next().ok_or_else(|| "it has no address".to_owned())
@@ -319,6 +334,7 @@ fn resolve(name: &str) -> Result<SocketAddr, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Role;
 
     #[test]
     fn a_kernels_list_of_cores_is_read() {

@@ -68,6 +68,7 @@ impl From<StartError> for CommandFailure {
             StartError::Config(_)
             | StartError::Limit { .. }
             | StartError::Policy(..)
+            | StartError::Address(_)
             | StartError::LearnedProfiles(_) => CommandFailure::Input(text),
             StartError::Record(error) => error.into(),
             StartError::Slab(_) | StartError::Thread(_) | StartError::Links(_) | StartError::Tensors(_) => {

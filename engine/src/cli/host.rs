@@ -20,9 +20,29 @@ use std::time::{Duration, Instant};
 pub(super) struct FrontendArguments {
     #[command(flatten)]
     serve: ServeArguments,
+    #[command(flatten)]
+    place: PlaceArguments,
+}
+
+/// The arguments that say which host this is, and where.
+#[derive(Args)]
+struct PlaceArguments {
     /// The name of this host in CONFIG; not needed where it is the only one of its role
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+    /// Where this host listens for others and they reach it, in place of its address in CONFIG;
+    /// backends have none
+    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
+    address: Option<String>,
+}
+
+fn address(text: &str) -> Result<String, String> {
+    let port =
+        text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
+    match port {
+        Some(Ok(_)) => Ok(text.to_owned()),
+        _ => Err("it must be HOST:PORT, such as 10.0.0.7:7400".to_owned()),
+    }
 }
 
 /// The arguments of `scheduler` and `backend`.
@@ -30,9 +50,8 @@ pub(super) struct FrontendArguments {
 pub(super) struct HostArguments {
     /// A TOML file, or a folder with symphony.toml in it: the same on all hosts
     config: PathBuf,
-    /// The name of this host in CONFIG; not needed where it is the only one of its role
-    #[arg(long, value_name = "NAME")]
-    name: Option<String>,
+    #[command(flatten)]
+    place: PlaceArguments,
     /// Keep the last decisions of each scheduler thread in a file in DIR, for `symphony replay`
     #[arg(long, value_name = "DIR")]
     record: Option<PathBuf>,
@@ -44,9 +63,9 @@ pub(super) struct HostArguments {
 ///
 /// Errors: those of `serve`, or CONFIG has no such host.
 pub(super) fn frontend(arguments: FrontendArguments, options: Options) -> Result<(), CommandFailure> {
-    let FrontendArguments { serve, name } = arguments;
+    let FrontendArguments { serve, place: PlaceArguments { name, address } } = arguments;
     let find = |config: &Config| find_host(config, Role::Frontend, name.as_deref()).map(Some);
-    serve_as(&find, serve, options)
+    serve_as(&find, serve, Options { address, ..options })
 }
 
 /// Returns the host of a role.
@@ -60,7 +79,8 @@ fn find_host(config: &Config, role: Role, name: Option<&str>) -> Result<HostIden
 /// the host needs, a thread that died, what was cut off.
 pub(super) fn run_host(role: Role, arguments: HostArguments, options: Options) -> Result<(), CommandFailure> {
     let shutdown = Shutdown::watch_signals()?;
-    let HostArguments { config: path, name, record, log: log_flags } = arguments;
+    let HostArguments { config: path, place: PlaceArguments { name, address }, record, log: log_flags } =
+        arguments;
     let config = read_config(&path)?;
     log::start(config.log.with(&log_flags.into()));
     let identity = find_host(&config, role, name.as_deref())?;
@@ -68,7 +88,7 @@ pub(super) fn run_host(role: Role, arguments: HostArguments, options: Options) -
     let progress = Arc::new(|line: &str| tracing::info!("{line}"));
     let timeout = config.shutdown.timeout;
     let name = identity.host(&config).name.clone();
-    let (engine, _) = Engine::start_host(config, identity, progress, Options { record, ..options })?;
+    let (engine, _) = Engine::start_host(config, identity, progress, Options { record, address, ..options })?;
     shutdown.serving(timeout, engine.faults().clone());
     log_layout(&engine);
     print_ready(role, &name, &engine);

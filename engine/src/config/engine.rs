@@ -2,6 +2,7 @@
 
 use super::api::AccessConfig;
 use super::cores::Cores;
+use super::discovery::DiscoveryConfig;
 use super::executors::{ExecutorGroup, ExecutorKind};
 use super::faults::FaultConfig;
 use super::hosts::{HostConfig, LinkConfig};
@@ -64,6 +65,8 @@ pub struct Config {
     pub hosts: Vec<HostConfig>,
     /// What holds for the links between hosts.
     pub links: LinkConfig,
+    /// How the hosts find each other.
+    pub discovery: DiscoveryConfig,
     /// The executors, which run batches.
     pub executors: Vec<ExecutorGroup>,
     /// The models to serve from the start: CONFIG's, then the repository's, each version by itself.
@@ -143,6 +146,7 @@ impl Config {
             onnxruntime: OnnxRuntimeOptions::default(),
             hosts: Vec::new(),
             links: LinkConfig::default(),
+            discovery: DiscoveryConfig::default(),
             executors: vec![ExecutorGroup {
                 kind: ExecutorKind::Cpu,
                 count: 1,

@@ -2,6 +2,7 @@
 //! several, the role of each, and what holds for the links between them. All hosts read the same
 //! file.
 
+use super::discovery::{DiscoveryConfig, split_port};
 use super::toml_reader::{Bounds, TomlTable};
 use std::path::PathBuf;
 use symphony_scheduler::limits;
@@ -11,7 +12,7 @@ use symphony_transport::Nanos;
 const LONGEST_NAME: usize = 56;
 
 /// The part of a host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// Accepts requests over HTTP and gRPC, and holds their tensors.
     Frontend,
@@ -30,6 +31,14 @@ impl Role {
             Role::Backend => "backend",
         }
     }
+
+    /// Returns true if hosts of this role connect to those of `peer`, and not the other way.
+    pub fn dials(self, peer: Role) -> bool {
+        matches!(
+            (self, peer),
+            (Role::Frontend | Role::Backend, Role::Scheduler) | (Role::Backend, Role::Frontend)
+        )
+    }
 }
 
 /// A host: one table of `[[hosts]]`.
@@ -39,7 +48,8 @@ pub struct HostConfig {
     pub name: String,
     /// The host's role.
     pub role: Role,
-    /// Where others reach it, `HOST:PORT`; empty for a backend, which only reaches others.
+    /// Where others reach it, `HOST:PORT`; empty for a backend, which only reaches others, and
+    /// where others find it by etcd or DNS.
     pub address: String,
     /// The number of API threads of a host with frontends.
     pub api_threads: usize,
@@ -137,11 +147,13 @@ fn read_tls(table: &TomlTable<'_>) -> Option<Option<LinkTlsFiles>> {
     }
 }
 
-/// Reads the tables `[[hosts]]`.
-pub(super) fn read_hosts(root: &TomlTable<'_>) -> Vec<HostConfig> {
+/// Reads the tables `[[hosts]]`. All addresses have to be there where hosts are not discovered
+/// otherwise.
+pub(super) fn read_hosts(root: &TomlTable<'_>, discovery: Option<&DiscoveryConfig>) -> Vec<HostConfig> {
+    let needs_address = discovery == Some(&DiscoveryConfig::Configuration);
     let mut names: Vec<String> = Vec::new();
     let hosts = root.tables("hosts", 0, |table| {
-        let host = read_host(table)?;
+        let host = read_host(table, needs_address)?;
         if names.contains(&host.name) {
             table.report("name", format!("there are two hosts \"{}\"", host.name), "give each its own");
             return None;
@@ -169,7 +181,7 @@ pub(super) fn read_hosts(root: &TomlTable<'_>) -> Vec<HostConfig> {
     hosts
 }
 
-fn read_host(table: &TomlTable<'_>) -> Option<HostConfig> {
+fn read_host(table: &TomlTable<'_>, needs_address: bool) -> Option<HostConfig> {
     let name = table.required("name", "the host's name").and_then(|value| {
         let name = value.name("the host's name")?;
         if name.len() > LONGEST_NAME {
@@ -189,8 +201,7 @@ fn read_host(table: &TomlTable<'_>) -> Option<HostConfig> {
     let address = table.optional("address").map(|value| {
         let right = "HOST:PORT, such as \"10.0.0.7:7400\" or \"scheduler.internal:7400\"";
         let address = value.text(right)?;
-        let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
-        if port.is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+        if split_port(address).is_none() {
             value.refuse_value(right);
             return None;
         }
@@ -199,7 +210,7 @@ fn read_host(table: &TomlTable<'_>) -> Option<HostConfig> {
     let api_threads = table.optional("api_threads").map(|value| value.count(1..=limits::MAX_FRONTENDS));
     let (name, role) = (name?, role?);
     let listens = role != Role::Backend;
-    if listens && address.is_none() {
+    if listens && needs_address && address.is_none() {
         table.report("address", "is missing", "add where other hosts reach this one, HOST:PORT");
         return None;
     }

@@ -4,6 +4,7 @@
 use super::api::AccessConfig;
 use super::cores::read_cores;
 use super::diagnostics::{Diagnostics, Location};
+use super::discovery::DiscoveryConfig;
 use super::engine::Config;
 use super::executors::{ExecutorKind, read_executors};
 use super::faults::FaultConfig;
@@ -194,7 +195,8 @@ fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Con
     let trace = TraceConfig::read(root);
     let shutdown = ShutdownConfig::read(root);
     let onnxruntime = read_onnxruntime(root);
-    let hosts = read_hosts(root);
+    let discovery = DiscoveryConfig::read(root);
+    let hosts = read_hosts(root, discovery.as_ref());
     let links = LinkConfig::read(root);
     let (executors, kinds) = read_executors(root, &hosts);
     let own = root.optional("repository").map(|value| value.table(RepositoryConfig::read));
@@ -222,6 +224,7 @@ fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Con
         onnxruntime: onnxruntime?,
         hosts,
         links: links?,
+        discovery: discovery?,
         executors,
         models,
         queries,

@@ -18,6 +18,7 @@
 //! | `[trace]` | `trace.rs` |
 //! | `[onnxruntime]` | `onnxruntime.rs` |
 //! | `[[hosts]]`, `[links]` | `hosts.rs` |
+//! | `[discovery]` | `discovery.rs` |
 //! | `[[executors]]` | `executors.rs` |
 //! | `[[models]]` | `models/` |
 //! | `[[queries]]` | `queries.rs`; `query_tensors.rs` compares them with their models |
@@ -36,6 +37,7 @@
 mod api;
 mod cores;
 mod diagnostics;
+mod discovery;
 mod engine;
 mod executors;
 mod faults;
@@ -62,6 +64,7 @@ mod workload;
 pub use api::{AccessConfig, is_host};
 pub use cores::Cores;
 pub use diagnostics::{Diagnostic, Diagnostics, Location};
+pub use discovery::{DiscoveryConfig, DnsConfig, DnsName, EtcdConfig, EtcdTlsFiles};
 pub use engine::Config;
 pub use executors::{ExecutorGroup, ExecutorKind};
 pub use faults::FaultConfig;

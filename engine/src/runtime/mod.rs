@@ -27,6 +27,7 @@
 //! | `fault`, `panics` | the fault for which an engine can't go on | the first report holds |
 //! | `full_ring` | messages that always have room | a lost message ends the engine |
 //! | `hosts` | the ends of the links between hosts, without sockets | a row is answered once, whatever becomes of hosts and links |
+//! | [`discovery`] | who of the hosts is there, and where | losing its source stops changes only |
 //! | [`links`] | the thread that moves their bytes | it decides nothing |
 //! | `heartbeat`, `stall_watch` | threads that hang | a thread that stands still is found and named |
 //! | `engine` | the running [`Engine`] | stages stop in the order in which requests pass them |
@@ -43,6 +44,7 @@ pub(crate) mod backends;
 mod callbacks;
 pub mod clock;
 pub mod counters;
+pub mod discovery;
 mod engine;
 mod fault;
 pub mod frontend;

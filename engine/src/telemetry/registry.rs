@@ -10,6 +10,7 @@ use super::outcome::InferOutcome;
 use crate::runtime::Engine;
 use crate::runtime::clock::Clock;
 use crate::runtime::counters::Counters;
+use crate::runtime::discovery::DiscoveryView;
 use crate::runtime::frontend::{Frontend, ModelInfo, ModelTable, ServedQuery, SlotState};
 use crate::runtime::gpu_memory::ServedGpus;
 use crate::runtime::links::{LinkBoard, LinkView};
@@ -140,6 +141,11 @@ impl Telemetry {
     /// Returns the links to other hosts; none where the engine is one process.
     pub fn links(&self) -> Vec<LinkView> {
         self.links.as_ref().map_or(Vec::new(), |board| board.links())
+    }
+
+    /// Returns the state of discovery; `None` where CONFIG says where all hosts are.
+    pub fn discovery(&self) -> Option<DiscoveryView> {
+        self.links.as_ref().and_then(|board| board.discovery())
     }
 
     /// Returns the HTTP responses of all cores by status.

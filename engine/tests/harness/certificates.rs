@@ -20,12 +20,18 @@ impl LinkAuthority {
     /// Writes a certificate of hosts of this role into a folder, and returns the section of CONFIG
     /// that names it.
     pub(crate) fn write(&self, folder: &Path, role: &str) -> String {
+        self.issue(folder, vec![NAME.to_owned(), format!("{role}.{NAME}")]);
+        "[links]\ntls_cert = \"host.pem\"\ntls_key = \"host.key\"\ntls_ca = \"cluster.pem\"\n".to_owned()
+    }
+
+    /// Writes a certificate of these names, its key and that of the authority into a folder:
+    /// `host.pem`, `host.key` and `cluster.pem`.
+    pub(crate) fn issue(&self, folder: &Path, names: Vec<String>) {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec![NAME.to_owned(), format!("{role}.{NAME}")]).unwrap();
+        let params = CertificateParams::new(names).unwrap();
         let certificate = params.signed_by(&key, &self.0).unwrap();
         std::fs::write(folder.join("host.pem"), certificate.pem()).unwrap();
         std::fs::write(folder.join("host.key"), key.serialize_pem()).unwrap();
         std::fs::write(folder.join("cluster.pem"), self.0.pem()).unwrap();
-        "[links]\ntls_cert = \"host.pem\"\ntls_key = \"host.key\"\ntls_ca = \"cluster.pem\"\n".to_owned()
     }
 }

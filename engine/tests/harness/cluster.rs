@@ -34,11 +34,15 @@ pub(crate) type MoreConfig = Box<dyn Fn(&Path, usize) -> String>;
 pub(crate) struct ClusterSetup {
     /// The addresses of the hosts that others connect to: the frontends, and the scheduler.
     pub(crate) addresses: [IpAddr; 3],
+    /// The ports at which these listen for other hosts; free ones if not given.
+    pub(crate) ports: Option<[u16; 3]>,
+    /// CONFIG says where they are. Else each is told where it is itself.
+    pub(crate) in_config: bool,
     pub(crate) gpus: usize,
     /// The time that requests have.
     pub(crate) slo: Duration,
     /// What is put before the command of a host.
-    pub(crate) before: fn(usize) -> Vec<String>,
+    pub(crate) before: Box<dyn Fn(usize) -> Vec<String>>,
     /// What a host's CONFIG has besides; the files that it names are made in the folder.
     pub(crate) more: MoreConfig,
 }
@@ -48,9 +52,11 @@ impl Default for ClusterSetup {
     fn default() -> ClusterSetup {
         ClusterSetup {
             addresses: [IpAddr::V4(Ipv4Addr::LOCALHOST); 3],
+            ports: None,
+            in_config: true,
             gpus: 2,
             slo: Duration::from_secs(1),
-            before: |_| Vec::new(),
+            before: Box::new(|_| Vec::new()),
             more: Box::new(|_, _| String::new()),
         }
     }
@@ -61,6 +67,8 @@ pub(crate) struct Cluster {
     folder: tempfile::TempDir,
     setup: ClusterSetup,
     processes: Vec<Option<ServerProcess>>,
+    /// Where the hosts that others connect to listen for them, or will when they start next.
+    pub(crate) addresses: [SocketAddr; 3],
     /// Where the frontends serve HTTP.
     pub(crate) http: [SocketAddr; 2],
 }
@@ -96,8 +104,12 @@ pub(crate) fn write_config(folder: &Path, addresses: [SocketAddr; 3], setup: &Cl
     let (gpus, slo) = (setup.gpus, setup.slo.as_millis());
     std::fs::write(folder.join("increment.onnx"), increment()).unwrap();
     let host = |at: usize| {
-        let (name, role, address) = (NAMES[at], ROLES[at], addresses[at]);
-        format!("[[hosts]]\nname = \"{name}\"\nrole = \"{role}\"\naddress = \"{address}\"\n")
+        let (name, role) = (NAMES[at], ROLES[at]);
+        let address = match setup.in_config {
+            true => format!("address = \"{}\"\n", addresses[at]),
+            false => String::new(),
+        };
+        format!("[[hosts]]\nname = \"{name}\"\nrole = \"{role}\"\n{address}")
     };
     let text = format!(
         "{}{}{}\
@@ -120,9 +132,17 @@ pub(crate) fn write_config(folder: &Path, addresses: [SocketAddr; 3], setup: &Cl
 impl Cluster {
     /// Starts all processes.
     pub(crate) fn start(setup: ClusterSetup) -> Cluster {
+        let mut cluster = Cluster::prepare(setup);
+        (0..NAMES.len()).for_each(|at| cluster.start_one(at));
+        cluster
+    }
+
+    /// Makes a cluster of which no process runs yet.
+    pub(crate) fn prepare(setup: ClusterSetup) -> Cluster {
         let folder = tempfile::tempdir().unwrap();
         let ports: [u16; 5] = free_ports();
-        let address = |at: usize| SocketAddr::new(setup.addresses[at], ports[at]);
+        let listens_at = |at: usize| setup.ports.map_or(ports[at], |given| given[at]);
+        let address = |at: usize| SocketAddr::new(setup.addresses[at], listens_at(at));
         let addresses = [0, 1, 2].map(address);
         for (at, name) in NAMES.iter().enumerate() {
             let own = folder.path().join(name);
@@ -131,9 +151,7 @@ impl Cluster {
         }
         let http = [0, 1].map(|at| SocketAddr::new(setup.addresses[at], ports[3 + at]));
         let processes = NAMES.map(|_| None).into_iter().collect();
-        let mut cluster = Cluster { folder, setup, processes, http };
-        (0..NAMES.len()).for_each(|at| cluster.start_one(at));
-        cluster
+        Cluster { folder, setup, processes, addresses, http }
     }
 
     /// Starts a process that is not there.
@@ -146,9 +164,17 @@ impl Cluster {
         if at < 2 {
             command.args(["--http", &self.http[at].to_string(), "--grpc", "127.0.0.1:0"]);
         }
+        if let Some(address) = self.addresses.get(at).filter(|_| !self.setup.in_config) {
+            command.args(["--address", &address.to_string()]);
+        }
         let log = self.folder.path().join(format!("{}.log", NAMES[at]));
         let log = File::options().create(true).append(true).open(log).unwrap();
         self.processes[at] = Some(ServerProcess::start(&mut command, Stdio::from(log)));
+    }
+
+    /// Returns the folder of a host's CONFIG.
+    pub(crate) fn config(&self, at: usize) -> std::path::PathBuf {
+        self.folder.path().join(NAMES[at])
     }
 
     pub(crate) fn process(&mut self, at: usize) -> &mut ServerProcess {
@@ -206,6 +232,8 @@ pub(crate) struct Answers {
     unanswered: AtomicU64,
     /// Answered with what is not the answer.
     pub(crate) wrong: Mutex<Option<String>>,
+    /// When each request was sent, and whether its answer was good.
+    each: Mutex<Vec<(Instant, bool)>>,
 }
 
 /// Clients of both models at a frontend, each with one request at a time, until told to stop.
@@ -248,6 +276,27 @@ impl Clients {
         Clients { answers, stop, threads: threads.into() }
     }
 
+    /// Returns the good, the bad and the unanswered so far.
+    pub(crate) fn counts(&self) -> [u64; 3] {
+        self.answers.counts()
+    }
+
+    /// Returns how long after `since` requests were sent from which on 95 % were answered well,
+    /// over [`WINDOW`]. They must have been for so long by now.
+    pub(crate) fn good_again(&self, since: Instant) -> Duration {
+        let mut each = self.answers.each.lock().unwrap().clone();
+        each.retain(|(sent, _)| *sent >= since);
+        each.sort_unstable();
+        let is_good_from = |&from: &Instant| {
+            let window = each.iter().filter(|(sent, _)| (from..from + WINDOW).contains(sent));
+            let [good, all] =
+                window.fold([0, 0], |[good, all], (_, is_good)| [good + u64::from(*is_good), all + 1]);
+            good as f64 >= 0.95 * all as f64
+        };
+        let back = each.iter().map(|(sent, _)| *sent).find(is_good_from);
+        back.map_or_else(|| since.elapsed(), |back| back - since)
+    }
+
     pub(crate) fn end(self) -> Arc<Answers> {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.into_iter().for_each(|thread| thread.join().unwrap());
@@ -258,6 +307,7 @@ impl Clients {
 impl Answers {
     fn take(&self, address: SocketAddr, model: &str, x: u64) {
         self.sent.fetch_add(1, Ordering::Relaxed);
+        let sent = Instant::now();
         let count = match ask(address, model, x) {
             Err(_) => &self.unanswered,
             Ok((200, body)) => {
@@ -270,6 +320,13 @@ impl Answers {
             Ok(_) => &self.bad,
         };
         count.fetch_add(1, Ordering::Relaxed);
+        let is_good = std::ptr::eq(count, &self.good);
+        self.each.lock().unwrap().push((sent, is_good));
+    }
+
+    /// Returns the number of requests that were sent.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
     }
 
     /// Returns the good, the bad and the unanswered.

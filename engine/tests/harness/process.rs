@@ -143,5 +143,11 @@ pub(crate) fn request(
     let torn = || Error::other(format!("no whole answer: {answer:?}"));
     let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(torn)?;
     let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or_else(torn)?;
+    // All that came until the end of the connection: a second answer would make it longer.
+    let lengths = head.lines().filter_map(|line| line.split_once(':'));
+    let mut lengths = lengths.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    if lengths.any(|(_, length)| length.trim().parse() != Ok(body.len())) {
+        return Err(torn());
+    }
     Ok((status, head.to_owned(), body.to_owned()))
 }

@@ -1,6 +1,7 @@
 //! The readers' results for valid files, and their diagnostics for invalid ones, word for word.
 
 mod api;
+mod discovery;
 mod documents;
 mod engine;
 mod repository;

@@ -581,11 +581,8 @@ impl Host for BackendHost {
         }
     }
 
-    fn next_timer(&self) -> Nanos {
-        if self.paths.iter().any(LinkPath::awaits_device) {
-            return Nanos::ZERO;
-        }
-        (0..self.links()).map(|at| self.link(at).next_timer()).min().unwrap_or(Nanos::MAX)
+    fn awaits_device(&self) -> bool {
+        self.paths.iter().any(LinkPath::awaits_device)
     }
 
     fn direct_counters(&self, at: usize) -> Option<RdmaCounters> {

@@ -1,7 +1,7 @@
 //! What a host's links are to whoever has its sockets: [`Host`]. The thread of the links drives one
 //! over TCP, a simulation over a network of its own.
 
-use crate::config::{LinkTlsFiles, Role};
+use crate::config::{DiscoveryConfig, LinkTlsFiles, Role};
 use symphony_transport::Nanos;
 use symphony_transport::link::{HostLink, Parting};
 use symphony_transport::rdma::RdmaCounters;
@@ -42,9 +42,10 @@ pub(crate) trait Host: Send {
     /// Returns the bytes for a link's connection, the link's own frames included.
     fn take_out(&mut self, at: usize, now: Nanos) -> Vec<u8>;
 
-    /// Returns the time of the next turn that is needed even if nothing comes.
-    fn next_timer(&self) -> Nanos {
-        (0..self.links()).map(|at| self.link(at).next_timer()).min().unwrap_or(Nanos::MAX)
+    /// Returns true if a device works for the host, which says nothing when it is done: then turns
+    /// follow one another.
+    fn awaits_device(&self) -> bool {
+        false
     }
 
     /// Returns the number of messages that were ignored, since no peer may send them.
@@ -81,6 +82,10 @@ pub(crate) trait Host: Send {
 /// A host's links, for whoever drives them.
 pub(crate) struct HostLinks {
     pub(crate) host: Box<dyn Host>,
+    /// The host's role and name in CONFIG.
+    pub(crate) own: (Role, String),
+    /// How hosts find each other.
+    pub(crate) discovery: DiscoveryConfig,
     /// Where the host listens for peers.
     pub(crate) listens_at: Option<String>,
     /// The files of the links' TLS, where they leave loopback.
@@ -94,6 +99,8 @@ pub(crate) struct HostLinks {
 pub(crate) struct HostPeer {
     pub(crate) name: String,
     pub(crate) role: Role,
-    /// The peer's address, where this host connects to it.
+    /// True if this host connects to the peer, and not the peer to this host.
+    pub(crate) dials: bool,
+    /// The peer's address in CONFIG, where this host connects to it.
     pub(crate) address: Option<String>,
 }

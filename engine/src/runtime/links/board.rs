@@ -1,9 +1,10 @@
 //! What others may read of the links of a process, and tell their thread.
 
 use crate::config::Role;
+use crate::runtime::discovery::{DiscoveryBoard, DiscoveryView};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use symphony_transport::Nanos;
 
 /// Where a link is in its life.
@@ -65,14 +66,19 @@ pub struct LinkView {
 pub struct LinkBoard {
     links: Mutex<Vec<LinkView>>,
     listens_at: Option<SocketAddr>,
+    discovery: Option<Arc<DiscoveryBoard>>,
     draining: AtomicBool,
     is_idle: AtomicBool,
 }
 
 impl LinkBoard {
-    pub(super) fn new(links: Vec<LinkView>, listens_at: Option<SocketAddr>) -> LinkBoard {
+    pub(super) fn new(
+        links: Vec<LinkView>,
+        listens_at: Option<SocketAddr>,
+        discovery: Option<Arc<DiscoveryBoard>>,
+    ) -> LinkBoard {
         let (draining, is_idle) = (AtomicBool::new(false), AtomicBool::new(false));
-        LinkBoard { links: Mutex::new(links), listens_at, draining, is_idle }
+        LinkBoard { links: Mutex::new(links), listens_at, discovery, draining, is_idle }
     }
 
     /// Returns the links.
@@ -83,6 +89,15 @@ impl LinkBoard {
     /// Returns the address at which the process listens for other hosts, with the real port.
     pub fn listens_at(&self) -> Option<SocketAddr> {
         self.listens_at
+    }
+
+    /// Returns the state of discovery; `None` where CONFIG says where all hosts are.
+    pub fn discovery(&self) -> Option<DiscoveryView> {
+        self.discovery.as_ref().map(|board| board.view())
+    }
+
+    pub(super) fn discovery_board(&self) -> Option<&DiscoveryBoard> {
+        self.discovery.as_deref()
     }
 
     /// Has the host take nothing new from now on.

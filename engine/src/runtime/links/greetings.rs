@@ -27,6 +27,28 @@ pub(super) enum Greeted {
     Refused(Vec<u8>),
 }
 
+/// What the first frame of a connection says of the peer.
+pub(super) enum Introduction {
+    /// Nothing: the frame is not whole yet.
+    Partial,
+    /// The peer's role and number.
+    Host(HostRole, u32),
+    /// Something else: the link's state machine knows what.
+    Other,
+}
+
+/// Reads who the peer is from the first bytes that have come from it.
+pub(super) fn introduction(bytes: &[u8]) -> Introduction {
+    match decode(bytes) {
+        Ok(None) if bytes.len() <= HEADER_BYTES + MAX_PAYLOAD_BYTES => Introduction::Partial,
+        Ok(Some((Payload::Hello(hello, _), _))) => match HostRole::from_code(hello.role) {
+            Some(role) => Introduction::Host(role, hello.number),
+            None => Introduction::Other,
+        },
+        _ => Introduction::Other,
+    }
+}
+
 /// The connections that have not greeted. See the module's description.
 #[derive(Default)]
 pub(super) struct Greetings(Vec<Greeting>);

@@ -1,8 +1,10 @@
 //! The agent of the links: see the room's description.
 
 use super::board::{LinkBoard, LinkState, LinkView};
-use super::greetings::{Greeted, Greetings, closing};
+use super::greetings::{Greeted, Greetings, Introduction, closing, introduction};
 use super::resolver::{Resolved, Resolver};
+use crate::config::Role;
+use crate::runtime::discovery::{Directory, DirectoryPeer, RunningDiscovery};
 use crate::runtime::hosts::{Host, HostPeer};
 use crate::runtime::threads::agent::Agent;
 use std::sync::Arc;
@@ -44,6 +46,9 @@ struct LinkEnd {
     out: Vec<u8>,
     queued: usize,
     is_up: bool,
+    /// The first bytes from an address where another host than the link's may be, until they say
+    /// who it is.
+    unproven: Option<Vec<u8>>,
 }
 
 /// What has happened to a socket, without the bytes of the event.
@@ -51,6 +56,10 @@ enum SocketChange {
     Accepted(SocketId),
     Connected(SocketId),
     Greeted(SocketId, Greeted),
+    /// The bytes of the peer of a link, which has said who it is.
+    Introduced(usize, Vec<u8>),
+    /// Another host than the link's peer was found where that was dialled.
+    Mistaken(usize, (HostRole, u32)),
     Closed(SocketId, SocketEnd),
 }
 
@@ -62,6 +71,8 @@ pub(super) struct LinkThread {
     ends: Vec<LinkEnd>,
     greetings: Greetings,
     resolver: Resolver,
+    discovery: RunningDiscovery,
+    directory: Directory,
     board: Arc<LinkBoard>,
     shown: Nanos,
     /// The host was told to leave.
@@ -73,12 +84,49 @@ impl LinkThread {
         host: Box<dyn Host>,
         peers: Vec<HostPeer>,
         sockets: Sockets,
-        resolver: Resolver,
+        (resolver, discovery): (Resolver, RunningDiscovery),
         board: Arc<LinkBoard>,
     ) -> LinkThread {
         let ends = peers.iter().map(|_| LinkEnd::default()).collect();
         let (greetings, shown) = (Greetings::default(), Nanos::ZERO);
-        LinkThread { host, peers, sockets, ends, greetings, resolver, board, shown, drains: false }
+        let entry = |(at, HostPeer { name, role, dials, address }): (usize, &HostPeer)| DirectoryPeer {
+            role: *role,
+            number: host.peer(at).1,
+            name: name.clone(),
+            dials: *dials,
+            address: address.clone(),
+        };
+        let is_fixed = discovery.board.is_none();
+        let directory = Directory::new(peers.iter().enumerate().map(entry), is_fixed);
+        let drains = false;
+        LinkThread {
+            host,
+            peers,
+            sockets,
+            ends,
+            greetings,
+            resolver,
+            discovery,
+            directory,
+            board,
+            shown,
+            drains,
+        }
+    }
+
+    /// Takes what the source of discovery has found out.
+    fn take_updates(&mut self) {
+        while let Some(update) = self.discovery.take() {
+            let changes = self.directory.update(update);
+            changes.iter().for_each(|change| tracing::info!("discovery: {change}"));
+            let known = self.directory.known();
+            self.board.discovery_board().into_iter().for_each(|board| board.set_known(known, changes.len()));
+        }
+    }
+
+    /// Has the source take this host's key back.
+    pub(super) fn begin_leaving(&mut self) {
+        self.discovery.begin_stop();
     }
 
     /// Returns the sockets, for the thread to sleep in.
@@ -90,18 +138,30 @@ impl LinkThread {
     fn take_events(&mut self, now: Nanos) -> usize {
         let mut taken = 0;
         loop {
-            let LinkThread { sockets, ends, greetings, host, board, .. } = self;
+            let LinkThread { sockets, ends, greetings, host, board, directory, .. } = self;
             let change = match sockets.next(now) {
                 None => return taken,
                 Some(SocketEvent::Received { socket, bytes }) => {
                     taken += 1;
                     if let Some(at) = ends.iter().position(|end| end.socket == LinkSocket::Open(socket)) {
-                        host.take_in(at, bytes);
                         board.update(|links| links[at].bytes[0] += bytes.len() as u64);
-                        continue;
+                        match take_first(&mut ends[at].unproven, bytes) {
+                            First::Proven => {
+                                host.take_in(at, bytes);
+                                continue;
+                            }
+                            First::Partial => continue,
+                            First::Said(bytes, who) => match who {
+                                Some(other) if !directory.found(at, (role_of(other.0), other.1)) => {
+                                    SocketChange::Mistaken(at, other)
+                                }
+                                _ => SocketChange::Introduced(at, bytes),
+                            },
+                        }
+                    } else {
+                        let Some(greeted) = greetings.take_in(socket, bytes) else { continue };
+                        SocketChange::Greeted(socket, greeted)
                     }
-                    let Some(greeted) = greetings.take_in(socket, bytes) else { continue };
-                    SocketChange::Greeted(socket, greeted)
                 }
                 Some(SocketEvent::Accepted { socket, .. }) => SocketChange::Accepted(socket),
                 Some(SocketEvent::Connected { socket, .. }) => SocketChange::Connected(socket),
@@ -132,11 +192,23 @@ impl LinkThread {
                 self.refuse(now, socket, &closing(CloseCode::Mismatch, &wrong_role(role)));
                 self.ended(at, now, &wrong_role(role));
             }
+            SocketChange::Introduced(at, bytes) => self.host.take_in(at, &bytes),
+            SocketChange::Mistaken(at, other) => self.turn_away(at, other, now),
             SocketChange::Greeted(_, Greeted::Waits) => {}
             SocketChange::Greeted(socket, Greeted::Refused(bytes)) => self.refuse(now, socket, &bytes),
             SocketChange::Greeted(socket, Greeted::As(peer, bytes)) => self.greet(now, socket, peer, &bytes),
             SocketChange::Closed(socket, end) => self.on_closed(now, socket, &end),
         }
+    }
+
+    /// Closes the connection of a link to a host that is not its peer. Another address is dialled
+    /// next, if there is one.
+    fn turn_away(&mut self, at: usize, (role, number): (HostRole, u32), now: Nanos) {
+        let LinkSocket::Open(socket) = self.ends[at].socket else { return };
+        let HostPeer { name, role: meant, .. } = &self.peers[at];
+        let why = format!("{} {name} was looked for, and {} {number} is there", meant.name(), role.name());
+        self.refuse(now, socket, &closing(CloseCode::Leaving, &why));
+        self.ended(at, now, &why);
     }
 
     fn link_of(&self, socket: LinkSocket) -> Option<usize> {
@@ -145,14 +217,15 @@ impl LinkThread {
 
     /// Gives a connection to a link.
     fn open(&mut self, at: usize, socket: SocketId, now: Nanos) {
-        self.ends[at] = LinkEnd { socket: LinkSocket::Open(socket), ..LinkEnd::default() };
+        let unproven = (self.peers[at].dials && self.directory.is_discovered()).then(Vec::new);
+        self.ends[at] = LinkEnd { socket: LinkSocket::Open(socket), unproven, ..LinkEnd::default() };
         self.host.connect(at, now);
     }
 
     /// Gives a connection to the link of the peer that it is from: one that the peer dials.
     fn greet(&mut self, now: Nanos, socket: SocketId, peer: (HostRole, u32), bytes: &[u8]) {
         let mut links = 0..self.host.links();
-        let is_meant = |at: &usize| self.host.peer(*at) == peer && self.peers[*at].address.is_none();
+        let is_meant = |at: &usize| self.host.peer(*at) == peer && !self.peers[*at].dials;
         let Some(at) = links.find(is_meant) else {
             let (role, number) = (peer.0.name(), peer.1);
             let sentence = format!("this host expects no connection of {role} {number}: is CONFIG the same?");
@@ -188,7 +261,8 @@ impl LinkThread {
 
     /// Notes that a link has no connection any more. The last bytes that came may say why.
     fn ended(&mut self, at: usize, now: Nanos, why: &str) {
-        let LinkEnd { socket, is_up, .. } = std::mem::take(&mut self.ends[at]);
+        let LinkEnd { socket, is_up, unproven, .. } = std::mem::take(&mut self.ends[at]);
+        self.directory.failed(at, unproven.is_none() && matches!(socket, LinkSocket::Open(_)));
         let last = self.host.read(at, now).filter(|_| matches!(socket, LinkSocket::Open(_)));
         if last.is_none() {
             self.host.disconnect(at, now);
@@ -234,7 +308,8 @@ impl LinkThread {
             match self.host.read(at, now) {
                 Some(parting) => {
                     let last = self.host.take_out(at, now);
-                    let was_up = std::mem::take(&mut self.ends[at]).is_up;
+                    let LinkEnd { is_up: was_up, unproven, .. } = std::mem::take(&mut self.ends[at]);
+                    self.directory.failed(at, unproven.is_none());
                     self.refuse(now, socket, &last);
                     self.note_end(at, was_up, &parting.sentence);
                 }
@@ -260,16 +335,27 @@ impl LinkThread {
             self.connect(now, resolved);
         }
         for at in 0..self.ends.len() {
-            let is_due = self.host.link(at).dial_at().is_some_and(|dial_at| dial_at <= now);
-            if !is_due || self.ends[at].socket != LinkSocket::None {
+            if self.dial_at(at) > now {
                 continue;
             }
-            let Some(address) = &self.peers[at].address else { continue };
+            let Some(address) = self.directory.dial(at) else { continue };
             self.ends[at].socket = LinkSocket::Resolving;
-            if let Some(resolved) = self.resolver.ask(at, address) {
+            if let Some(resolved) = self.resolver.ask(at, &address) {
                 self.connect(now, resolved);
             }
         }
+    }
+
+    /// Returns when to dial the peer of a link; never where it has a connection, or no address is
+    /// known. One that has registered anew is dialled at once, also if it did not fit before.
+    fn dial_at(&self, at: usize) -> Nanos {
+        if self.ends[at].socket != LinkSocket::None || !self.directory.has_address(at) {
+            return Nanos::MAX;
+        }
+        if self.directory.has_news(at) {
+            return Nanos::ZERO;
+        }
+        self.host.link(at).dial_at().unwrap_or(Nanos::MAX)
     }
 
     fn connect(&mut self, now: Nanos, (at, address): Resolved) {
@@ -324,6 +410,37 @@ impl LinkThread {
     }
 }
 
+/// What has become of the first bytes of a connection.
+enum First {
+    /// No more: who the peer is was found out before.
+    Proven,
+    /// Nothing yet.
+    Partial,
+    /// All of them, and whom they name.
+    Said(Vec<u8>, Option<(HostRole, u32)>),
+}
+
+/// Adds to the first bytes of a connection until they say who the peer is.
+fn take_first(unproven: &mut Option<Vec<u8>>, bytes: &[u8]) -> First {
+    let Some(first) = unproven else { return First::Proven };
+    first.extend_from_slice(bytes);
+    let who = match introduction(first) {
+        Introduction::Partial => return First::Partial,
+        Introduction::Host(role, number) => Some((role, number)),
+        Introduction::Other => None,
+    };
+    First::Said(unproven.take().unwrap_or_default(), who)
+}
+
+/// Returns the role in CONFIG of one on the wire.
+fn role_of(role: HostRole) -> Role {
+    match role {
+        HostRole::Frontend => Role::Frontend,
+        HostRole::Scheduler => Role::Scheduler,
+        HostRole::Backend => Role::Backend,
+    }
+}
+
 /// Says that a peer's certificate is of hosts of another role.
 fn wrong_role(role: HostRole) -> String {
     format!("the peer's certificate is of another role than {}, by its DNS names", role.name())
@@ -373,6 +490,7 @@ impl Agent for LinkThread {
             self.host.drain();
             self.drains = true;
         }
+        self.take_updates();
         let mut work = self.take_events(now);
         self.read_links(now);
         self.dial(now);
@@ -383,7 +501,15 @@ impl Agent for LinkThread {
     }
 
     fn next_due(&self) -> Nanos {
-        self.host.next_timer().min(self.sockets.next_timer())
+        if self.host.awaits_device() {
+            return Nanos::ZERO;
+        }
+        let due = |at: usize| match self.ends[at].socket {
+            LinkSocket::None => self.dial_at(at),
+            LinkSocket::Resolving | LinkSocket::Dialing(_) => Nanos::MAX,
+            LinkSocket::Open(_) => self.host.link(at).next_timer(),
+        };
+        (0..self.ends.len()).map(due).min().unwrap_or(Nanos::MAX).min(self.sockets.next_timer())
     }
 
     /// Says to each peer that the host leaves.

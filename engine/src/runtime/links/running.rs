@@ -6,6 +6,7 @@ use super::link_thread::{LinkThread, first_views};
 use super::resolver::{Resolver, resolve};
 use crate::config::LinkTlsFiles;
 use crate::runtime::clock::Clock;
+use crate::runtime::discovery::{DiscoveryPlan, RunningDiscovery};
 use crate::runtime::fault::FaultLatch;
 use crate::runtime::hosts::HostLinks;
 use crate::runtime::panics::{catch, install_hook};
@@ -58,7 +59,7 @@ impl RunningLinks {
     ///
     /// Errors: the host can't listen at its address, or the system gives no thread.
     pub(crate) fn start(links: HostLinks, plan: LinkThreadPlan) -> io::Result<RunningLinks> {
-        let HostLinks { host, listens_at, tls, peers } = links;
+        let HostLinks { host, own, discovery, listens_at, tls, peers } = links;
         let options = SocketOptions {
             sockets: peers.len() + SPARE_SOCKETS,
             outgoing_bytes: OUTGOING_BYTES,
@@ -68,10 +69,14 @@ impl RunningLinks {
         if let Some(files) = tls {
             sockets.protect(read_tls(&files)?);
         }
-        let listens_at = listens_at.map(|name| listen(&mut sockets, &name)).transpose()?;
-        let board = Arc::new(LinkBoard::new(first_views(&peers), listens_at));
+        let given = listens_at;
+        let listens_at = given.as_ref().map(|name| listen(&mut sockets, name)).transpose()?;
+        let address = given.zip(listens_at).map_or(String::new(), |(name, at)| advertised(&name, at));
+        let discovery = DiscoveryPlan { config: discovery, own, address };
+        let discovery = RunningDiscovery::start(discovery, sockets.waker())?;
+        let board = Arc::new(LinkBoard::new(first_views(&peers), listens_at, discovery.board.clone()));
         let resolver = Resolver::start(sockets.waker())?;
-        let agent = LinkThread::new(host, peers, sockets, resolver, Arc::clone(&board));
+        let agent = LinkThread::new(host, peers, sockets, (resolver, discovery), Arc::clone(&board));
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         install_hook();
@@ -88,6 +93,15 @@ impl RunningLinks {
     /// Asks the thread to end.
     pub(crate) fn begin_stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Returns what others are told to reach this host by: the name that it was given, with the real
+/// port.
+fn advertised(name: &str, listens_at: std::net::SocketAddr) -> String {
+    match name.rsplit_once(':') {
+        Some((host, "0")) => format!("{host}:{}", listens_at.port()),
+        _ => name.to_owned(),
     }
 }
 
@@ -136,6 +150,7 @@ fn run(agent: &mut LinkThread, plan: &LinkThreadPlan, stop: &AtomicBool) {
             _ => {}
         }
     }
+    agent.begin_leaving();
     agent.stop(clock.now());
     bells.ring();
     linger(agent.sockets_mut(), clock);

@@ -31,6 +31,9 @@ pub enum StartError {
     /// The system gave no thread.
     #[error("the system gave no thread: {0}")]
     Thread(#[from] std::io::Error),
+    /// The host does not know where to listen for others.
+    #[error("{0}")]
+    Address(String),
     /// The links to other hosts can't be used.
     #[error("{0}")]
     Links(std::io::Error),

@@ -1,8 +1,9 @@
 //! One host of CONFIG as a process: its layout, its peers and what it has of the engine.
 
+use super::error::StartError;
 use super::identity::{CommonTerms, HostIdentity};
 use super::layout::Layout;
-use crate::config::{Config, Role};
+use crate::config::{Config, DiscoveryConfig, DnsConfig, Role};
 use crate::runtime::frontend::ModelInfo;
 use crate::runtime::hosts::{Host, HostLinks, HostPeer};
 use std::sync::Arc;
@@ -14,6 +15,8 @@ pub(crate) struct HostPlan {
     pub(crate) identity: HostIdentity,
     /// The incarnation to begin with; by default the time of the start.
     pub(crate) incarnation: Option<u64>,
+    /// Where others reach it, in place of its address in CONFIG.
+    pub(crate) address: Option<String>,
 }
 
 impl HostPlan {
@@ -21,6 +24,37 @@ impl HostPlan {
     pub(super) fn layout(&self, cores: &[usize]) -> Layout {
         let api_threads = self.identity.frontends(&self.whole).len().saturating_sub(1);
         Layout::of_host(&self.identity.own_part(&self.whole), self.identity.role, api_threads, cores)
+    }
+
+    /// Returns where the host listens for others: where it was told to, else at its address in
+    /// CONFIG, else at the port that its role's hosts have in DNS. `None` of one that does not
+    /// listen.
+    fn listens_at(&self) -> Option<String> {
+        let HostIdentity { role, .. } = self.identity;
+        let of_dns = |config: &DnsConfig| match role {
+            Role::Scheduler => format!("0.0.0.0:{}", config.scheduler.port),
+            _ => format!("0.0.0.0:{}", config.frontends.port),
+        };
+        let own = || Some(self.identity.host(&self.whole).address.clone()).filter(|own| !own.is_empty());
+        let given = self.address.clone().or_else(own);
+        match &self.whole.discovery {
+            _ if role == Role::Backend => None,
+            DiscoveryConfig::Dns(config) => Some(given.unwrap_or_else(|| of_dns(config))),
+            _ => given,
+        }
+    }
+
+    /// Checks that the host knows where to listen.
+    ///
+    /// Errors: [`StartError::Address`].
+    pub(super) fn check(&self) -> Result<(), StartError> {
+        if self.identity.role == Role::Backend || self.listens_at().is_some() {
+            return Ok(());
+        }
+        let (file, name) = (self.whole.file.display(), &self.identity.host(&self.whole).name);
+        Err(StartError::Address(format!(
+            "{file}: host \"{name}\" has no address: say by --address HOST:PORT where others reach it"
+        )))
     }
 
     fn peers(&self) -> Vec<HostIdentity> {
@@ -37,11 +71,14 @@ impl HostPlan {
         let peer = |peer: HostIdentity| HostPeer {
             name: peer.host(&self.whole).name.clone(),
             role: peer.role,
-            address: self.identity.dials(&self.whole, peer),
+            dials: self.identity.role.dials(peer.role),
+            address: Some(peer.host(&self.whole).address.clone()).filter(|address| !address.is_empty()),
         };
         HostLinks {
             host: Box::new(host),
-            listens_at: self.identity.listens_at(&self.whole),
+            own: (self.identity.role, self.identity.host(&self.whole).name.clone()),
+            discovery: self.whole.discovery.clone(),
+            listens_at: self.listens_at(),
             tls: self.whole.links.tls.clone(),
             peers: self.peers().into_iter().map(peer).collect(),
         }

@@ -102,21 +102,6 @@ impl HostIdentity {
         }
         own
     }
-
-    /// Returns the address at which the host listens for others.
-    pub(crate) fn listens_at(&self, config: &Config) -> Option<String> {
-        (self.role != Role::Backend).then(|| self.host(config).address.clone())
-    }
-
-    /// Returns the address of a peer that this host connects to; `None` of one that connects
-    /// itself.
-    pub(crate) fn dials(&self, config: &Config, peer: HostIdentity) -> Option<String> {
-        let dials = matches!(
-            (self.role, peer.role),
-            (Role::Frontend | Role::Backend, Role::Scheduler) | (Role::Backend, Role::Frontend)
-        );
-        dials.then(|| peer.host(config).address.clone())
-    }
 }
 
 fn of_role(config: &Config, role: Role) -> impl Iterator<Item = &HostConfig> {

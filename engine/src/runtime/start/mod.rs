@@ -88,7 +88,13 @@ impl Engine {
     ) -> Result<(Engine, Vec<Frontend>), StartError> {
         let cores: Vec<usize> =
             core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
-        let plan = HostPlan { whole: Arc::new(config), identity, incarnation: None };
+        let plan = HostPlan {
+            whole: Arc::new(config),
+            identity,
+            incarnation: None,
+            address: options.address.clone(),
+        };
+        plan.check()?;
         let side_frontends = usize::from(identity.role == Role::Frontend);
         let builder = EngineBuilder::of_host(&plan, &cores, progress, Options { side_frontends, ..options })?;
         let assembly = builder.assemble_host(&plan, |emulated| emulated)?;

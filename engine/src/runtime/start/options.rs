@@ -29,4 +29,6 @@ pub struct Options {
     /// The number of frontends besides those of the layout, for threads that are pinned to no core,
     /// such as an admin listener's. They come last. Each has at most 1,024 requests in flight.
     pub side_frontends: usize,
+    /// Where a host listens and others reach it, `HOST:PORT`, in place of its address in CONFIG.
+    pub address: Option<String>,
 }

@@ -1,5 +1,6 @@
 //! Everything that is counted, as Prometheus text. The names are listed in docs/metrics.md.
 
+mod discovery;
 mod engine;
 mod exposition;
 mod gpu_pages;
@@ -152,6 +153,7 @@ fn exposition_of(telemetry: &Telemetry) -> String {
         traces(&mut text, counts);
     }
     links::write(&mut text, &telemetry.links());
+    discovery::write(&mut text, telemetry.discovery().as_ref());
     outcomes(&mut text, &models);
     for (name, kind, help, value) in OF_MODELS {
         text.family(name, kind, help);

@@ -76,6 +76,7 @@ impl Site {
             whole: Arc::clone(&plan.config),
             identity: self.identity,
             incarnation: Some(now.0.max(1)),
+            address: None,
         };
         let row_bytes = plan.row_bytes;
         let gpus_hang_until = Arc::new(AtomicU64::new(0));
@@ -90,7 +91,7 @@ impl Site {
         let clients = frontends.into_iter().map(|frontend| HostClients::new(frontend, plan.models));
         self.process = Some(Process {
             members: stages.into_iter().flatten().map(|(_, member)| member).collect(),
-            dials: links.peers.iter().map(|peer| peer.address.is_some()).collect(),
+            dials: links.peers.iter().map(|peer| peer.dials).collect(),
             host: links.host,
             clients: clients.collect(),
             clock,
