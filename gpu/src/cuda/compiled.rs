@@ -17,11 +17,11 @@ const KEPT_FOR: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 const CHECK_BYTES: usize = 8;
 
 /// Where compiled kernels are kept.
-pub(super) struct CompiledKernels {
+pub(super) struct KeptKernels {
     folder: Option<PathBuf>,
 }
 
-impl CompiledKernels {
+impl KeptKernels {
     /// Returns those of the user whom the program runs for.
     pub(super) fn of_this_user() -> Self {
         Self { folder: folder_of(|name| std::env::var_os(name)) }
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     /// Makes code of 100 times a byte; returns it, and whether it was made now.
-    fn code(kept: &CompiledKernels, key: &str, byte: u8) -> (Vec<u8>, bool) {
+    fn code(kept: &KeptKernels, key: &str, byte: u8) -> (Vec<u8>, bool) {
         let mut made = false;
         let code = kept.find_or_make(key, || {
             made = true;
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn code_is_made_once_for_each_key() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = CompiledKernels { folder: Some(folder.path().join("kernels")) };
+        let kept = KeptKernels { folder: Some(folder.path().join("kernels")) };
         assert_eq!(code(&kept, "one", 1), (vec![1; 100], true));
         assert_eq!(code(&kept, "two", 2), (vec![2; 100], true));
         assert_eq!(code(&kept, "one", 3), (vec![1; 100], false));
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn a_file_that_is_cut_or_changed_is_made_again() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = CompiledKernels { folder: Some(folder.path().to_owned()) };
+        let kept = KeptKernels { folder: Some(folder.path().to_owned()) };
         code(&kept, "one", 1);
         let file = fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
         let whole = fs::read(&file).unwrap();
@@ -140,7 +140,7 @@ mod tests {
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
         for folder in [None, Some(file.join("kernels"))] {
-            let kept = CompiledKernels { folder };
+            let kept = KeptKernels { folder };
             assert_eq!(code(&kept, "one", 1), (vec![1; 100], true));
             assert_eq!(code(&kept, "one", 2), (vec![2; 100], true));
         }
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn old_code_goes_when_other_code_is_kept() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = CompiledKernels { folder: Some(folder.path().to_owned()) };
+        let kept = KeptKernels { folder: Some(folder.path().to_owned()) };
         code(&kept, "one", 1);
         let file = fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
         let old = std::time::SystemTime::now() - 2 * KEPT_FOR;

@@ -2,7 +2,7 @@
 //! compiles for its card when it loads it, or machine code for one architecture, which needs no
 //! compiler any more. No card is needed. Whoever opens a card or makes a plan's file calls it.
 
-use super::compiled::CompiledKernels;
+use super::compiled::KeptKernels;
 use super::error::{DriverError, DriverResult};
 use cudarc::nvrtc::{result, sys};
 use std::ffi::{CString, c_char, c_void};
@@ -58,7 +58,7 @@ pub fn compile_kernels(source: &str, target: KernelTarget) -> DriverResult<Vec<u
     // SAFETY: writes two numbers.
     let asked = unsafe { sys::nvrtcVersion(major, minor) };
     asked.result().map_err(|error| failed("ask its version", error))?;
-    CompiledKernels::of_this_user().find_or_make((source, target, version), || {
+    KeptKernels::of_this_user().find_or_make((source, target, version), || {
         let program = result::create_program(&c_source, None).map_err(|error| failed("start", error))?;
         let code = compile(program, target);
         // SAFETY: the program was made above and is not used any more.
