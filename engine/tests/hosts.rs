@@ -1,35 +1,19 @@
 //! An engine across hosts in virtual time, with faults: docs/design/hosts.md.
 
-use symphony::runtime::simulation::{HostsReport, run_hosts_episode};
+use std::thread::available_parallelism;
+use symphony::runtime::simulation::{Campaign, HostsReport, run_campaign, run_hosts_episode};
 
 #[test]
 fn a_million_rows_end_once_each_whatever_happens_to_hosts_and_their_links() {
-    let mut all = HostsReport::default();
-    let (mut rows, mut again, mut dropped) = (0, 0, 0);
-    let mut found = Vec::new();
-    for seed in 0.. {
-        match run_hosts_episode(seed) {
-            Ok(HostsReport { requests, repeated, killed, paused, cut, hung, .. }) => {
-                rows += requests.rows;
-                again += repeated;
-                dropped += requests.dropped;
-                for role in 0..3 {
-                    all.killed[role] += killed[role];
-                    all.paused[role] += paused[role];
-                }
-                all.cut += cut;
-                all.hung += hung;
-            }
-            Err(what) => found.push(what),
-        }
-        if rows >= 1_000_000 || found.len() >= 10 {
-            break;
-        }
-    }
-    assert!(found.is_empty(), "{}", found.join("\n"));
-    assert!(again > 0 && dropped > 0, "no loss was felt: {again} were sent again, {dropped} dropped");
-    let faults = all.killed.into_iter().chain(all.paused).chain([all.cut, all.hung]);
-    assert!(faults.into_iter().all(|count| count > 0), "not every fault: {all:?}");
+    let threads = available_parallelism().map_or(1, usize::from);
+    let campaign: Campaign<HostsReport> = run_campaign(0..u64::MAX, 1_000_000, threads, |_| true);
+    let found: Vec<String> = campaign.findings.iter().map(ToString::to_string).collect();
+    assert!(found.is_empty(), "of the seeds {:?}:\n{}", campaign.seeds, found.join("\n"));
+    let HostsReport { requests, repeated, killed, paused, cut, hung, .. } = campaign.sum;
+    assert_eq!(requests.sent, requests.ended());
+    assert!(repeated > 0 && requests.dropped > 0, "no loss was felt: {:?}", campaign.sum);
+    let faults = killed.into_iter().chain(paused).chain([cut, hung]);
+    assert!(faults.into_iter().all(|count| count > 0), "not every fault: {:?}", campaign.sum);
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! The whole engine in virtual time, with faults: docs/design/chaos.md.
 
 use std::thread::available_parallelism;
-use symphony::runtime::simulation::{run_campaign, run_episode};
+use symphony::runtime::simulation::{Campaign, EpisodeReport, run_campaign, run_episode};
 
 #[test]
 fn ten_million_requests_are_answered_once_each_whatever_fails() {
     let threads = available_parallelism().map_or(1, usize::from);
-    let campaign = run_campaign(0..u64::MAX, 10_000_000, threads, |_| true);
+    let campaign: Campaign<EpisodeReport> = run_campaign(0..u64::MAX, 10_000_000, threads, |_| true);
     let found: Vec<String> = campaign.findings.iter().map(ToString::to_string).collect();
     assert!(found.is_empty(), "of the seeds {:?}:\n{}", campaign.seeds, found.join("\n"));
     let answers = campaign.sum.answers;

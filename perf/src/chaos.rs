@@ -1,4 +1,5 @@
-//! Runs of the simulation of the whole engine, over a range of seeds: docs/design/chaos.md.
+//! Runs of the simulations of the whole engine, over a range of seeds: of one process
+//! (docs/design/chaos.md), and of an engine across hosts (docs/design/hosts.md).
 //!
 //! Each thread takes the next seed until enough requests were simulated, so the seeds that were run
 //! are consecutive, on however many threads. A run of hours is saved every ten seconds, and can be
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use symphony::runtime::simulation::{AnswerCounts, BrokenInvariant, Campaign, FaultCounts, run_campaign};
+use symphony::runtime::simulation::{BrokenInvariant, Campaign, SeedReport, run_campaign};
 
 /// The time between two savings of the result so far, and two lines of progress where standard
 /// error is no terminal.
@@ -29,7 +30,11 @@ const SAVE_EVERY: Duration = Duration::from_secs(10);
 #[derive(Parser, Clone, Debug)]
 #[command(name = "chaos", max_term_width = 100)]
 pub struct ChaosOptions {
-    /// Stop once that many requests were simulated
+    /// Simulate an engine across hosts: its frontends, scheduler and backends as processes that die
+    /// and stand still, and the links between them
+    #[arg(long)]
+    pub hosts: bool,
+    /// Stop once that many requests were simulated; with --hosts each row of a request counts
     #[arg(long, value_name = "N", default_value = "10000000", value_parser = read_count)]
     pub requests: u64,
     /// The first seed, or the first and the one after the last
@@ -75,7 +80,7 @@ pub struct Finding {
 
 /// The result of all runs.
 #[derive(Clone, Debug, Serialize)]
-pub struct ChaosReport {
+pub struct ChaosReport<R> {
     /// True if everything held in every run.
     pub passed: bool,
     /// False if it was interrupted, or is still running.
@@ -88,12 +93,9 @@ pub struct ChaosReport {
     pub threads: usize,
     /// The seeds that were run.
     pub seeds: Range<u64>,
-    /// The requests, by what became of them.
-    pub requests: AnswerCounts,
-    /// The faults that were injected, by kind.
-    pub faults: FaultCounts,
-    /// The virtual time, in seconds.
-    pub virtual_s: f64,
+    /// What the runs in which everything held did.
+    #[serde(flatten)]
+    pub sum: R,
     /// The time that it took, in seconds.
     pub wall_s: f64,
     /// The accepted requests a second.
@@ -104,24 +106,24 @@ pub struct ChaosReport {
 
 /// A report with what makes it repeatable, as perf/results/ has it.
 #[derive(Serialize)]
-pub struct RecordedResult<'a> {
+pub struct RecordedResult<'a, R> {
     command: String,
     commit: Option<String>,
-    result: &'a ChaosReport,
+    result: &'a ChaosReport<R>,
 }
 
-impl<'a> RecordedResult<'a> {
+impl<'a, R> RecordedResult<'a, R> {
     /// Adds this process's command line and the commit of the working directory.
-    pub fn new(result: &'a ChaosReport) -> RecordedResult<'a> {
+    pub fn new(result: &'a ChaosReport<R>) -> RecordedResult<'a, R> {
         RecordedResult { command: command_line(), commit: commit(), result }
     }
 }
 
-/// Runs the simulation as the options say, with its progress on standard error, until it is through
-/// or SIGINT or SIGTERM comes; a second signal ends the process.
+/// Runs the simulation whose report is `R` as the options say, with its progress on standard error,
+/// until it is through or SIGINT or SIGTERM comes; a second signal ends the process.
 ///
 /// Errors: the file of `--json` cannot be written.
-pub fn run(options: &ChaosOptions) -> std::io::Result<ChaosReport> {
+pub fn run<R: SeedReport + Serialize>(options: &ChaosOptions) -> std::io::Result<ChaosReport<R>> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = options.threads.unwrap_or(cores).max(1);
     let seeds = options.seed.map_or_else(|| options.seeds.clone(), |seed| seed..seed + 1);
@@ -134,9 +136,9 @@ pub fn run(options: &ChaosOptions) -> std::io::Result<ChaosReport> {
     let progress = ProgressBar::new(options.requests);
     let style = "{bar:30} {human_pos} of {human_len} requests, {per_sec}, {eta} left; {msg}";
     progress.set_style(ProgressStyle::with_template(style).expect("the template is right"));
-    let saving = Mutex::new((Instant::now(), begun.save(&Campaign::default(), false)));
-    let campaign = run_campaign(seeds, options.requests, threads, |so_far| {
-        progress.set_position(so_far.sum.answers.accepted);
+    let saving = Mutex::new((Instant::now(), begun.save(&Campaign::<R>::default(), false)));
+    let campaign = run_campaign(seeds, options.requests, threads, |so_far: &Campaign<R>| {
+        progress.set_position(so_far.sum.requests());
         let found = so_far.findings.last().map(ToString::to_string).unwrap_or_default();
         progress.set_message(format!("{} findings {found}", so_far.findings.len()));
         let (saved, result) = &mut *saving.lock().unwrap_or_else(PoisonError::into_inner);
@@ -145,7 +147,9 @@ pub fn run(options: &ChaosOptions) -> std::io::Result<ChaosReport> {
             if !std::io::stderr().is_terminal() {
                 eprintln!(
                     "{} of {} requests, seed {}",
-                    so_far.sum.answers.accepted, options.requests, so_far.seeds.end
+                    so_far.sum.requests(),
+                    options.requests,
+                    so_far.seeds.end
                 );
             }
         }
@@ -166,7 +170,8 @@ struct BegunRun<'a> {
 }
 
 impl BegunRun<'_> {
-    fn report(&self, Campaign { seeds, sum, findings, .. }: &Campaign, complete: bool) -> ChaosReport {
+    fn report<R: SeedReport>(&self, campaign: &Campaign<R>, complete: bool) -> ChaosReport<R> {
+        let Campaign { seeds, sum, findings, .. } = campaign;
         let wall_s = self.began.elapsed().as_secs_f64();
         let finding = |broken: &BrokenInvariant| Finding { seed: broken.seed, what: broken.to_string() };
         ChaosReport {
@@ -176,17 +181,15 @@ impl BegunRun<'_> {
             profile: if cfg!(debug_assertions) { "dev" } else { "release" },
             threads: self.threads,
             seeds: seeds.clone(),
-            requests: sum.answers,
-            faults: sum.faults,
-            virtual_s: sum.virtual_ms as f64 / 1e3,
+            sum: sum.clone(),
             wall_s,
-            requests_per_s: sum.answers.accepted as f64 / wall_s,
+            requests_per_s: sum.requests() as f64 / wall_s,
             findings: findings.iter().map(finding).collect(),
         }
     }
 
     /// Writes the result so far to the file of `--json`, if there is one.
-    fn save(&self, campaign: &Campaign, complete: bool) -> std::io::Result<()> {
+    fn save<R: SeedReport + Serialize>(&self, campaign: &Campaign<R>, complete: bool) -> std::io::Result<()> {
         let Some(file) = &self.options.json else { return Ok(()) };
         let report = self.report(campaign, complete);
         let text =
@@ -198,21 +201,18 @@ impl BegunRun<'_> {
     }
 }
 
-impl ChaosReport {
+impl<R: SeedReport + Serialize> ChaosReport<R> {
     /// Returns the report as text.
     pub fn lines(&self) -> String {
-        let ChaosReport { seeds, requests, faults, virtual_s, wall_s, requests_per_s, findings, .. } = self;
-        let AnswerCounts { accepted, refused, .. } = requests;
-        let AnswerCounts { good, late, overdue, dropped, failed, withdrawn, cut_off, .. } = requests;
+        let ChaosReport { seeds, sum, wall_s, requests_per_s, findings, .. } = self;
         let mut text = format!(
-            "seeds {} to {}: {accepted} requests in {wall_s:.1} s ({:.2} M/s on {} threads), {virtual_s:.0} virtual s\n  \
-             good {good}, late {late}, overdue {overdue}, dropped {dropped}, failed {failed}, withdrawn {withdrawn}, \
-             cut off {cut_off}; refused {refused}\n  {}\n",
+            "seeds {} to {}: {} requests in {wall_s:.1} s ({:.3} M/s on {} threads)\n  {}\n",
             seeds.start,
             seeds.end.saturating_sub(1),
+            sum.requests(),
             requests_per_s / 1e6,
             self.threads,
-            serde_json::to_string(faults).expect("figures are plain data"),
+            serde_json::to_string(sum).expect("figures are plain data"),
         );
         for Finding { what, .. } in findings {
             text += &format!("  {what}\n");
@@ -225,6 +225,7 @@ impl ChaosReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use symphony::runtime::simulation::{EpisodeReport, HostsReport};
 
     #[test]
     fn counts_and_seeds_are_read_or_refused() {
@@ -237,9 +238,13 @@ mod tests {
     #[test]
     fn a_range_of_seeds_is_run_whole_and_counted() {
         let options = ChaosOptions::parse_from(["chaos", "--seeds", "1..3", "--threads", "2"]);
-        let report = run(&options).unwrap();
+        let report = run::<EpisodeReport>(&options).unwrap();
         assert!(report.passed && report.complete, "{}", report.lines());
-        assert_eq!((report.seeds.clone(), report.requests.accepted), (1..3, report.requests.answered()));
+        let answers = report.sum.answers;
+        assert_eq!((report.seeds.clone(), answers.accepted), (1..3, answers.answered()));
+        let report = run::<HostsReport>(&options).unwrap();
+        assert!(report.passed && report.complete, "{}", report.lines());
+        assert_eq!((report.seeds.clone(), report.sum.requests.sent), (1..3, report.sum.requests.ended()));
     }
 
     #[test]
@@ -248,14 +253,14 @@ mod tests {
         let file = folder.path().join("result.json");
         let file = file.to_str().unwrap();
         let options = ChaosOptions::parse_from(["chaos", "--seed", "1", "--json", file]);
-        let report = run(&options).unwrap();
+        let report = run::<EpisodeReport>(&options).unwrap();
         let saved: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
         let result = &saved["result"];
         assert_eq!(result["complete"], true);
-        assert_eq!(result["requests"]["accepted"], report.requests.accepted);
-        assert_eq!(result["faults"]["stalls"], report.faults.stalls);
+        assert_eq!(result["requests"]["accepted"], report.sum.answers.accepted);
+        assert_eq!(result["faults"]["stalls"], report.sum.faults.stalls);
         assert_eq!(result["seeds"], serde_json::json!({ "start": 1, "end": 2 }));
         let options = ChaosOptions::parse_from(["chaos", "--seed", "1", "--json", "/dev/null/no"]);
-        assert!(run(&options).is_err());
+        assert!(run::<EpisodeReport>(&options).is_err());
     }
 }

@@ -11,7 +11,7 @@ use super::dice::Dice;
 use super::executors::SimulatedExecutors;
 use super::faults::{InjectedFault, ScheduledFault, draw_faults};
 use super::passage::{MessageFaults, MessageKind};
-use super::report::{BrokenInvariant, EpisodeReport, FaultCounts};
+use super::report::{BrokenInvariant, EpisodeReport, FaultCounts, SeedReport, judge};
 use super::scenario::{Scenario, ScenarioEnd};
 use super::wiring::{RoleInputs, wire_up};
 use crate::runtime::clock::Clock;
@@ -19,10 +19,8 @@ use crate::runtime::fault::FaultLatch;
 use crate::runtime::frontend::ModelInfo;
 use crate::runtime::start::{Assembly, assemble_in_virtual_time};
 use crate::runtime::threads::agent::Member;
-use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use symphony_transport::Nanos;
 
@@ -70,12 +68,27 @@ pub fn run_episode(seed: u64) -> Result<EpisodeReport, BrokenInvariant> {
         }
         episode.run_to_end()
     };
-    let result = catch_unwind(AssertUnwindSafe(run));
-    let result = result.unwrap_or_else(|panic| Err(format!("panicked: {}", message_of(&*panic))));
-    result.map_err(|what| {
+    judge("", seed, run).map_err(|broken| {
         let at = clock.now().as_millis_f64();
-        BrokenInvariant { seed, what: format!("{what}, at {at:.3} ms") }
+        BrokenInvariant { what: format!("{}, at {at:.3} ms", broken.what), ..broken }
     })
+}
+
+impl SeedReport for EpisodeReport {
+    fn run(seed: u64) -> Result<EpisodeReport, BrokenInvariant> {
+        run_episode(seed)
+    }
+
+    fn add(&mut self, other: &EpisodeReport) {
+        self.answers.add(&other.answers);
+        self.faults.add(&other.faults);
+        self.mixed_batches += other.mixed_batches;
+        self.virtual_ms += other.virtual_ms;
+    }
+
+    fn requests(&self) -> u64 {
+        self.answers.accepted
+    }
 }
 
 /// Returns the share of good requests in a window of this length, with or without faults.
@@ -95,11 +108,6 @@ fn check_recovery(after: f64, without: f64) -> Result<(), String> {
         after * 100.0,
         without * 100.0
     ))
-}
-
-fn message_of(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
 
 /// A role or a frontend, in the order of which it takes its turns.

@@ -39,4 +39,4 @@ pub use campaign::{Campaign, run_campaign};
 pub use client::AnswerCounts;
 pub use episode::run_episode;
 pub use hosts::{HostsReport, RequestCounts, run_hosts_episode};
-pub use report::{BrokenInvariant, EpisodeReport, FaultCounts};
+pub use report::{BrokenInvariant, EpisodeReport, FaultCounts, SeedReport};

@@ -1,11 +1,29 @@
 //! What a run of the simulation tells: its counts, or what did not hold.
 
 use super::client::AnswerCounts;
+use std::any::Any;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What a run of a simulation reports, and the sum of such reports.
+pub trait SeedReport: Clone + Default + Send {
+    /// Runs the simulation of this seed.
+    ///
+    /// Errors: something that must hold does not.
+    fn run(seed: u64) -> Result<Self, BrokenInvariant>;
+
+    /// Adds the numbers of another run.
+    fn add(&mut self, other: &Self);
+
+    /// Returns the number of requests that were simulated.
+    fn requests(&self) -> u64;
+}
 
 /// Something that must hold and does not.
 #[derive(Clone, Debug)]
 pub struct BrokenInvariant {
+    /// The flags of the command `chaos` that choose the simulation.
+    pub flags: &'static str,
     /// The seed of the run.
     pub seed: u64,
     /// What was seen, and when.
@@ -16,9 +34,27 @@ impl fmt::Display for BrokenInvariant {
     /// Says what was seen, and the command that repeats it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let profile = if cfg!(debug_assertions) { "" } else { " --release" };
-        let BrokenInvariant { seed, what } = self;
-        write!(f, "seed {seed}: {what}; again: cargo run{profile} --bin chaos -- --seed {seed}")
+        let BrokenInvariant { flags, seed, what } = self;
+        write!(f, "seed {seed}: {what}; again: cargo run{profile} --bin chaos -- {flags}--seed {seed}")
     }
+}
+
+/// Runs the simulation of a seed.
+///
+/// Errors: what `run` says, or its panic.
+pub(super) fn judge<R>(
+    flags: &'static str,
+    seed: u64,
+    run: impl FnOnce() -> Result<R, String>,
+) -> Result<R, BrokenInvariant> {
+    let result = catch_unwind(AssertUnwindSafe(run));
+    let result = result.unwrap_or_else(|panic| Err(format!("panicked: {}", message_of(&*panic))));
+    result.map_err(|what| BrokenInvariant { flags, seed, what })
+}
+
+fn message_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
 
 /// The faults that were injected, by kind.
@@ -72,6 +108,7 @@ impl FaultCounts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct EpisodeReport {
     /// The requests, by what became of them.
+    #[serde(rename = "requests")]
     pub answers: AnswerCounts,
     /// The faults, by kind.
     pub faults: FaultCounts,
@@ -79,14 +116,4 @@ pub struct EpisodeReport {
     pub mixed_batches: u64,
     /// The virtual time that it took, in milliseconds.
     pub virtual_ms: u64,
-}
-
-impl EpisodeReport {
-    /// Adds the numbers of another run.
-    pub fn add(&mut self, other: &EpisodeReport) {
-        self.answers.add(&other.answers);
-        self.faults.add(&other.faults);
-        self.mixed_batches += other.mixed_batches;
-        self.virtual_ms += other.virtual_ms;
-    }
 }

@@ -13,7 +13,7 @@ use symphony_transport::message::{Ending, ModelId};
 const MOST_ROWS: usize = 3;
 
 /// What became of the requests that were sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct RequestCounts {
     /// The rows that were sent.
     pub rows: u64,

@@ -6,6 +6,7 @@
 //! ```
 
 use super::super::dice::Dice;
+use super::super::report::{BrokenInvariant, SeedReport, judge};
 use super::clients::{HostClients, RequestCounts};
 use super::network::{Connection, ConnectionEvent, End, LONGEST_DELAY};
 use super::plan::{GRACE, HEARTBEAT, HostsPlan};
@@ -32,6 +33,9 @@ const RECOVERED: f64 = 0.95;
 /// lost ends, and more.
 const PATIENCE: Nanos = Nanos::from_secs(4);
 
+/// The time between two looks whether everything has ended.
+const LOOK_EVERY: Nanos = Nanos::from_millis(50);
+
 /// The mean time between two turns of a host.
 const CYCLE: Nanos = Nanos::from_micros(100);
 
@@ -39,7 +43,7 @@ const CYCLE: Nanos = Nanos::from_micros(100);
 const RATE_PER_GPU: f64 = 450.0;
 
 /// What a run did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct HostsReport {
     /// What became of the requests.
     pub requests: RequestCounts,
@@ -56,6 +60,32 @@ pub struct HostsReport {
     pub cut: u64,
     /// Backends whose GPUs hung for a while.
     pub hung: u64,
+    /// The virtual time that it took, in milliseconds.
+    pub virtual_ms: u64,
+}
+
+impl SeedReport for HostsReport {
+    fn run(seed: u64) -> Result<HostsReport, BrokenInvariant> {
+        run_hosts_episode(seed)
+    }
+
+    fn add(&mut self, other: &HostsReport) {
+        self.requests.add(&other.requests);
+        self.repeated += other.repeated;
+        self.connections += other.connections;
+        for role in 0..3 {
+            self.killed[role] += other.killed[role];
+            self.paused[role] += other.paused[role];
+        }
+        self.cut += other.cut;
+        self.hung += other.hung;
+        self.virtual_ms += other.virtual_ms;
+    }
+
+    /// Each row is a request of the protocol between hosts.
+    fn requests(&self) -> u64 {
+        self.requests.rows
+    }
 }
 
 /// What goes wrong.
@@ -116,10 +146,12 @@ struct HostsEpisode {
 /// # Errors
 ///
 /// Something that must hold does not: the seed, what, and when.
-pub fn run_hosts_episode(seed: u64) -> Result<HostsReport, String> {
-    let mut episode = HostsEpisode::new(seed)?;
-    let result = episode.run();
-    result.map_err(|what| format!("seed {seed}: {what}, at {:.3} ms", episode.now.as_millis_f64()))
+pub fn run_hosts_episode(seed: u64) -> Result<HostsReport, BrokenInvariant> {
+    judge("--hosts ", seed, || {
+        let mut episode = HostsEpisode::new(seed)?;
+        let result = episode.run();
+        result.map_err(|what| format!("{what}, at {:.3} ms", episode.now.as_millis_f64()))
+    })
 }
 
 impl HostsEpisode {
@@ -170,11 +202,21 @@ impl HostsEpisode {
         self.is_sending = false;
         self.run_until(self.now + HostClients::longest_wait(GRACE))?;
         self.check_answered()?;
-        self.run_until(self.now + PATIENCE)?;
-        self.check_idle()?;
+        self.run_until_idle(self.now + PATIENCE)?;
         let processes = self.sites.iter().flat_map(|site| &site.process);
         let repeated = processes.map(|process| process.host.repeated()).sum();
-        Ok(HostsReport { requests: self.counts(), repeated, ..self.report })
+        let virtual_ms = self.now.0 / 1_000_000;
+        Ok(HostsReport { requests: self.counts(), repeated, virtual_ms, ..self.report })
+    }
+
+    /// Runs until nothing is left anywhere: mostly that is at once.
+    ///
+    /// Errors: something is left at this time.
+    fn run_until_idle(&mut self, until: Nanos) -> Result<(), String> {
+        while self.now < until && self.check_idle().is_err() {
+            self.run_until(self.now + LOOK_EVERY)?;
+        }
+        self.check_idle()
     }
 
     fn counts(&self) -> RequestCounts {
