@@ -523,8 +523,8 @@ fn what_is_no_whole_recording_is_refused_in_words() {
     assert!(refused(b"").contains("too short for a recording's header"));
     assert!(refused(&[7; 5_000]).contains("does not begin as a recording does"));
     let mut newer = good.clone();
-    newer[7] = 10;
-    assert!(refused(&newer).contains("version 10"));
+    newer[7] += 1;
+    assert!(refused(&newer).contains(&format!("version {}", newer[7])));
     let mut garbled = good.clone();
     garbled[200] = b'!';
     assert!(refused(&garbled).contains("description is damaged"));

@@ -52,7 +52,7 @@ impl RankRecorder {
     ) -> Result<RankRecorder, RecordError> {
         debug_assert!(classes.is_empty() || classes.len() == models, "each model has a class");
         let of_classes = classes.len() * RECORDS_OF_CLASSES;
-        let states: usize = clusters.iter().map(|cluster| 2 + cluster.gpus + models + of_classes).sum();
+        let states: usize = clusters.iter().map(|cluster| 3 + cluster.gpus + models + of_classes).sum();
         let reserve = models + FEW;
         // At least half of each segment is for events.
         let least = 2 * (states + reserve);
@@ -126,6 +126,7 @@ impl RankRecorder {
 pub(super) fn for_each_saved(cluster: usize, state: &RankState, mut record: impl FnMut(Record)) {
     record(Record::saved_cluster(cluster, state.horizon(), state.packing(), state.are_all_reserved()));
     state.looks_paid_by().into_iter().for_each(|paid_by| record(Record::saved_looks(cluster, paid_by)));
+    record(Record::saved_delay(cluster, state.completion_delay()));
     state.saved_gpus().for_each(|gpu| record(Record::saved_gpu(cluster, gpu)));
     state.saved_models().for_each(|model| record(Record::saved_candidate(cluster, model)));
     // A reservation replaces what follows from the bounds.

@@ -59,8 +59,8 @@ pub(super) enum Kind {
     Rescale = 24,
     /// Other delays of the network.
     Delays = 25,
-    /// An input of a RankState, as the next kinds; all but `Completion`, `Presence` and `Match` are
-    /// also decisions of a ModelQueue.
+    /// An input of a RankState, as the next kinds; all but `Completion`, `Presence`,
+    /// `CompletionDelay` and `Match` are also decisions of a ModelQueue.
     Ready = 32,
     /// An input like `Ready`, of a candidate that is early.
     Early = 37,
@@ -72,6 +72,8 @@ pub(super) enum Kind {
     AllReserved = 40,
     /// A GPU's host comes or goes.
     Presence = 41,
+    /// Another delay of completions.
+    CompletionDelay = 42,
     Withdraw = 33,
     Report = 34,
     Completion = 35,
@@ -96,6 +98,8 @@ pub(super) enum Kind {
     SavedReservation = 100,
     /// The time by which a sub-cluster's looks ahead are paid for.
     SavedLooks = 101,
+    /// The delay of a sub-cluster's completions.
+    SavedDelay = 102,
 }
 
 impl Kind {
@@ -126,6 +130,7 @@ impl Kind {
             39 => Kind::Bounds,
             40 => Kind::AllReserved,
             41 => Kind::Presence,
+            42 => Kind::CompletionDelay,
             48 => Kind::Dispatch,
             49 => Kind::DispatchTimes,
             50 => Kind::Ended,
@@ -139,6 +144,7 @@ impl Kind {
             99 => Kind::SavedBounds,
             100 => Kind::SavedReservation,
             101 => Kind::SavedLooks,
+            102 => Kind::SavedDelay,
             _ => return None,
         })
     }
@@ -179,6 +185,9 @@ impl From<RankInput> for Record {
             RankInput::Report(report) => Record::report(report),
             RankInput::Completion(completion) => Record::completion(completion),
             RankInput::Presence { gpu, is_up } => Record::presence(gpu, is_up),
+            RankInput::CompletionDelay(delay) => {
+                Record { a: delay.0, ..Record::of(Kind::CompletionDelay, QueueId(0)) }
+            }
         }
     }
 }
@@ -418,6 +427,7 @@ impl Record {
             Kind::AllReserved => RankInput::AllReserved,
             Kind::Completion => RankInput::Completion(self.as_completion()),
             Kind::Presence => RankInput::Presence { gpu: GpuId(self.a as u32), is_up: self.small != 0 },
+            Kind::CompletionDelay | Kind::SavedDelay => RankInput::CompletionDelay(Nanos(self.a)),
             _ => return None,
         })
     }
@@ -655,6 +665,10 @@ impl Record {
         Nanos(self.a)
     }
 
+    pub(super) fn saved_delay(cluster: usize, delay: Nanos) -> Record {
+        Record { a: delay.0, ..Record::of(Kind::SavedDelay, QueueId(0)) }.in_cluster(cluster)
+    }
+
     pub(super) fn saved_bounds(cluster: usize, queue: QueueId, bounds: BatchBounds) -> Record {
         Record { kind: Kind::SavedBounds as u8, ..Record::bounds(queue, bounds) }.in_cluster(cluster)
     }
@@ -774,6 +788,7 @@ impl fmt::Display for Record {
             Kind::Presence => {
                 write!(f, "the host of GPU {a} {}", if small == 0 { "is gone" } else { "has come" })
             }
+            Kind::CompletionDelay => write!(f, "completions take {} from now on", Millis(a)),
             Kind::Match => f.write_str("the matching"),
             Kind::Dispatch => {
                 write!(f, "batch {a} of {small} of model {model} to GPU {c}, exec_at {}", Millis(b))
@@ -791,7 +806,8 @@ impl fmt::Display for Record {
             | Kind::SavedCandidate
             | Kind::SavedBounds
             | Kind::SavedReservation
-            | Kind::SavedLooks => {
+            | Kind::SavedLooks
+            | Kind::SavedDelay => {
                 write!(f, "checkpoint of sub-cluster {}", self.flag)
             }
         }
@@ -857,7 +873,7 @@ mod tests {
     fn a_kind_survives_its_number() {
         let known = (0..=255).filter_map(|code| Some((code, Kind::of(code)?)));
         assert!(known.clone().all(|(code, kind)| kind as u8 == code && code < 0x80));
-        assert_eq!(known.count(), 36);
+        assert_eq!(known.count(), 38);
     }
 
     #[test]
@@ -903,6 +919,7 @@ mod tests {
             RankInput::Completion(completion),
             RankInput::Presence { gpu: GpuId(65_535), is_up: true },
             RankInput::Presence { gpu: GpuId(3), is_up: false },
+            RankInput::CompletionDelay(Nanos(1 << 40)),
         ];
         for flag in [false, true] {
             let offer = Offer { latest: Nanos(11), delay: Nanos(13), early: flag };
@@ -914,6 +931,8 @@ mod tests {
         }
         let saved = Record::saved_bounds(1, queue, bounds);
         assert_eq!(saved.as_rank_input(), Some(RankInput::Bounds { queue, bounds }));
+        let saved = Record::saved_delay(1, Nanos(3));
+        assert_eq!(saved.as_rank_input(), Some(RankInput::CompletionDelay(Nanos(3))));
         for input in inputs {
             assert_eq!(Record::from(input).in_cluster(1).as_rank_input(), Some(input));
         }

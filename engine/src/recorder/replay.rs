@@ -493,7 +493,8 @@ impl Rank {
                     | Kind::SavedCandidate
                     | Kind::SavedBounds
                     | Kind::SavedReservation
-                    | Kind::SavedLooks,
+                    | Kind::SavedLooks
+                    | Kind::SavedDelay,
                 ) => {
                     if self.known {
                         run.confirm(at, &record)?;
@@ -515,6 +516,7 @@ impl Rank {
                     | Kind::Report
                     | Kind::Completion
                     | Kind::Presence
+                    | Kind::CompletionDelay
                     | Kind::Match,
                 ) => {
                     self.known = true;
@@ -542,7 +544,7 @@ impl Rank {
             Some(Kind::SavedLooks) => state.restore_looks_paid_by(record.as_saved_looks()),
             Some(Kind::SavedGpu) => state.restore_gpu(record.as_saved_gpu()),
             Some(Kind::SavedCandidate) => state.restore_model(record.as_saved_candidate()),
-            Some(Kind::SavedBounds | Kind::SavedReservation) => {
+            Some(Kind::SavedBounds | Kind::SavedReservation | Kind::SavedDelay) => {
                 let input = record.as_rank_input().filter(|_| (record.queue().0 as usize) < state.models());
                 input.map(|input| state.handle(input)).is_some()
             }

@@ -39,9 +39,10 @@ impl ModelSink for Log {
             RankInput::Report(report) => Said::Report(report.exec_at, report.free_at),
             RankInput::Reserve { reservation, .. } => Said::Reserve(reservation),
             RankInput::Bounds { bounds, .. } => Said::Bounds(bounds),
-            RankInput::AllReserved | RankInput::Completion(_) | RankInput::Presence { .. } => {
-                unreachable!("no queue sends it")
-            }
+            RankInput::AllReserved
+            | RankInput::Completion(_)
+            | RankInput::Presence { .. }
+            | RankInput::CompletionDelay(_) => unreachable!("no queue sends it"),
         });
     }
 

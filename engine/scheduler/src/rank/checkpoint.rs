@@ -46,6 +46,11 @@ impl RankState {
         self.horizon
     }
 
+    /// What a completion takes from a backend to here.
+    pub fn completion_delay(&self) -> Nanos {
+        self.completion_delay
+    }
+
     /// What was asked of its GPUs lately.
     pub fn packing(&self) -> Packing {
         self.packing

@@ -71,4 +71,7 @@ pub enum RankInput {
         /// True if it is there.
         is_up: bool,
     },
+    /// What a completion takes from a backend to here, as it was measured: see
+    /// [`RankState::new`](super::RankState::new).
+    CompletionDelay(Nanos),
 }

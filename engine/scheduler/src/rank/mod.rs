@@ -213,6 +213,7 @@ impl RankState {
             }
             RankInput::AllReserved => self.all_reserved = true,
             RankInput::Presence { gpu, is_up } => self.on_presence(gpu, is_up),
+            RankInput::CompletionDelay(delay) => self.completion_delay = delay,
         }
     }
 

@@ -183,6 +183,19 @@ fn an_overdue_gpu_gets_nothing_until_it_says_that_it_is_done() {
 }
 
 #[test]
+fn a_gpu_is_overdue_once_its_completion_takes_longer_than_the_network_does() {
+    let mut bench = Bench::new(1, 3);
+    bench.occupy(ms(0), 0, 0, ms(10));
+    bench.handle(ms(1), RankInput::CompletionDelay(ms(2)));
+    bench.ready(ms(11), 1, ms(40), Nanos::ZERO);
+    assert_eq!(bench.grants.pop(), Some((1, 0)), "its completion may be on its way");
+    bench.report(ms(11), 1, 0, Some(ms(11)), ms(20));
+    bench.handle(ms(12), RankInput::CompletionDelay(ms(1)));
+    bench.ready(ms(22), 2, ms(60), Nanos::ZERO);
+    assert_eq!(bench.grants, [], "it is 2 ms late");
+}
+
+#[test]
 fn a_completion_may_overtake_the_report_of_its_batch() {
     let mut bench = Bench::new(1, 2);
     bench.ready(ms(1), 0, ms(5), Nanos::ZERO);

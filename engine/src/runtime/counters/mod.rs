@@ -5,12 +5,14 @@
 //!
 //! Owned by the threads' agents; read through [`Counters`].
 
+pub mod allowed_delays;
 pub mod count;
 pub mod executions;
 pub mod frontends;
 pub mod rolling_profiles;
 pub mod tuning;
 
+use crate::runtime::counters::allowed_delays::AllowedDelays;
 use crate::runtime::counters::executions::Executions;
 use crate::runtime::counters::frontends::{FrontendCounts, FrontendTotals};
 use crate::runtime::counters::rolling_profiles::RollingProfiles;
@@ -300,6 +302,7 @@ pub struct Counters {
     executions: Executions,
     frontends: Arc<[Arc<FrontendCounts>]>,
     tuning: Arc<TuningCounts>,
+    delays: Arc<AllowedDelays>,
     rolling: Arc<RollingProfiles>,
 }
 
@@ -327,6 +330,7 @@ impl Counters {
             backend_roles: backend_roles.into(),
             frontends: Arc::default(),
             tuning: Arc::default(),
+            delays: Arc::default(),
             rolling: Arc::default(),
         }
     }
@@ -351,6 +355,11 @@ impl Counters {
     /// Returns the executed batches of the backends, by model and by GPU.
     pub fn executions(&self) -> &Executions {
         &self.executions
+    }
+
+    /// Returns the delays of the network that the policy allows for.
+    pub fn allowed_delays(&self) -> &Arc<AllowedDelays> {
+        &self.delays
     }
 
     /// Returns the rolling profiles.

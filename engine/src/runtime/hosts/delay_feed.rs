@@ -1,7 +1,10 @@
 //! The delays that hosts have measured, on their way to the policy: the scheduler's host gives each
-//! model's queues what they have to allow for, in place of `[network]` of CONFIG.
+//! model's queues what they have to allow for, and RankThreads what completions take, in place of
+//! `[network]` of CONFIG.
 
+use crate::runtime::counters::allowed_delays::AllowedDelays;
 use crate::runtime::threads::changes::ChangeSender;
+use std::sync::Arc;
 use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
 use symphony_transport::wire::MeasuredDelays;
@@ -53,6 +56,26 @@ impl SlowestHost {
     }
 }
 
+/// What was measured of the network.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct NetworkView {
+    /// What backends have measured.
+    pub(super) backends: SlowestHost,
+    /// What hosts with frontends have measured.
+    pub(super) frontends: SlowestHost,
+    /// What the slowest completion takes on its way here.
+    pub(super) completions: Option<Nanos>,
+}
+
+/// The ways to the threads that allow for delays.
+#[derive(Default)]
+pub(crate) struct DelayWays {
+    /// The way to each ModelThread, for models' delays.
+    pub(crate) models: Vec<ChangeSender<Network>>,
+    /// The way to each RankThread, for the delay of completions.
+    pub(crate) ranks: Vec<ChangeSender<Nanos>>,
+}
+
 /// Gives the policy the delays that were measured. See the module's description.
 pub(crate) struct DelayFeed {
     /// What CONFIG says, of that which was not measured yet.
@@ -60,42 +83,50 @@ pub(crate) struct DelayFeed {
     models: Vec<FedModel>,
     /// The delays that each model's queues have.
     told: Vec<Network>,
-    /// The way to each ModelThread.
-    threads: Vec<ChangeSender<Network>>,
+    /// The delay of completions that each RankThread has.
+    told_ranks: Vec<Nanos>,
+    ways: DelayWays,
+    /// Where others read what the queues allow for.
+    shown: Arc<AllowedDelays>,
     next_look: Nanos,
     /// The next model to look at, if not all could be told in this look.
     next_model: usize,
 }
 
 impl DelayFeed {
-    /// Makes the feed of ModelThreads whose queues allow for what CONFIG says.
+    /// Makes the feed of threads that allow for what CONFIG says.
     pub(crate) fn new(
         configured: Network,
         models: Vec<FedModel>,
-        threads: Vec<ChangeSender<Network>>,
+        ways: DelayWays,
+        shown: Arc<AllowedDelays>,
     ) -> DelayFeed {
         let told = vec![configured; models.len()];
-        DelayFeed { configured, models, told, threads, next_look: Nanos::ZERO, next_model: 0 }
+        shown.set(&told);
+        let told_ranks = vec![configured.control; ways.ranks.len()];
+        let next_look = Nanos::ZERO;
+        DelayFeed { configured, models, told, told_ranks, ways, shown, next_look, next_model: 0 }
     }
 
-    /// Tells ModelThreads what has changed, if it is time to look. `measured` returns what backends
-    /// and frontends have.
-    pub(super) fn turn(&mut self, now: Nanos, measured: impl FnOnce() -> [SlowestHost; 2]) {
+    /// Tells threads what has changed, if it is time to look. `measured` returns what was measured.
+    pub(super) fn turn(&mut self, now: Nanos, measured: impl FnOnce() -> NetworkView) {
         if now < self.next_look {
             return;
         }
-        for thread in &mut self.threads {
+        for thread in &mut self.ways.models {
             while thread.take_old().is_some() {}
         }
-        let [backends, frontends] = measured();
+        let NetworkView { backends, frontends, completions } = measured();
+        self.tell_ranks(completions);
+        let mut is_news = false;
         while let Some(&model) = self.models.get(self.next_model) {
             let network = self.network_of(model, backends, frontends);
             let told = &mut self.told[self.next_model];
             if has_changed(told, &network) {
                 // The rest in the next turn, once there is room.
-                let thread = &mut self.threads[model.thread];
+                let thread = &mut self.ways.models[model.thread];
                 if thread.send(self.next_model, network).is_err() && !thread.is_abandoned() {
-                    return;
+                    return self.shown.set(&self.told);
                 }
                 let Network { control, data_per_request, result } = network;
                 tracing::info!(
@@ -106,10 +137,26 @@ impl DelayFeed {
                     "the policy allows for measured delays"
                 );
                 *told = network;
+                is_news = true;
             }
             self.next_model += 1;
         }
+        if is_news {
+            self.shown.set(&self.told);
+        }
         (self.next_model, self.next_look) = (0, now + LOOK_EVERY);
+    }
+
+    /// Tells RankThreads what completions take, if that has changed.
+    fn tell_ranks(&mut self, completions: Option<Nanos>) {
+        let delay = completions.map_or(self.configured.control, |delay| delay.min(LONGEST));
+        for (thread, told) in self.ways.ranks.iter_mut().zip(&mut self.told_ranks) {
+            while thread.take_old().is_some() {}
+            if differs(*told, delay) && thread.send(0, delay).is_ok() {
+                tracing::info!(?delay, "the matching allows for the measured delay of completions");
+                *told = delay;
+            }
+        }
     }
 
     /// Returns what a model's queues have to allow for: the delay of a grant and of the fetch of no
@@ -133,10 +180,13 @@ fn has_changed(told: &Network, network: &Network) -> bool {
         (told.data_per_request, network.data_per_request),
         (told.result, network.result),
     ];
-    pairs.into_iter().any(|(told, new)| {
-        let distance = Nanos(told.0.abs_diff(new.0));
-        distance > LEAST_CHANGE && distance.0 > told.0 / 4
-    })
+    pairs.into_iter().any(|(told, new)| differs(told, new))
+}
+
+/// Returns true if a delay is not what it was.
+fn differs(told: Nanos, new: Nanos) -> bool {
+    let distance = Nanos(told.0.abs_diff(new.0));
+    distance > LEAST_CHANGE && distance.0 > told.0 / 4
 }
 
 #[cfg(test)]
@@ -150,7 +200,13 @@ mod tests {
         let (sender, receiver) = changes();
         let configured = Network { control: US(100), data_per_request: US(5), result: US(70) };
         let model = FedModel { thread: 0, input_bytes: 4096, spare: US(20_000) };
-        (DelayFeed::new(configured, vec![model; models], vec![sender]), receiver)
+        let ways = DelayWays { models: vec![sender], ranks: Vec::new() };
+        (DelayFeed::new(configured, vec![model; models], ways, Arc::default()), receiver)
+    }
+
+    fn view(backends: &[MeasuredDelays], frontends: &[MeasuredDelays]) -> NetworkView {
+        let (backends, frontends) = (slowest(backends), slowest(frontends));
+        NetworkView { backends, frontends, completions: None }
     }
 
     fn slowest(measured: &[MeasuredDelays]) -> SlowestHost {
@@ -173,7 +229,7 @@ mod tests {
         let near = MeasuredDelays { way: US(200), ..MeasuredDelays::UNKNOWN };
         let far = MeasuredDelays { way: US(300), fetch: US(400), fetch_per_kib: US(10) };
         let mut look = |now, backends: &[MeasuredDelays], frontends: &[MeasuredDelays]| {
-            feed.turn(now, || [slowest(backends), slowest(frontends)]);
+            feed.turn(now, || view(backends, frontends));
             taken(&mut receiver, now)
         };
         let [first, second, third] = [1, 2, 3].map(|looks| US(1) + Nanos(LOOK_EVERY.0 * looks));
@@ -187,11 +243,27 @@ mod tests {
     }
 
     #[test]
+    fn matching_allows_for_the_completions_of_the_slowest_backend_and_for_config_without_any() {
+        let (sender, mut receiver) = changes();
+        let configured = Network { control: US(100), ..Network::default() };
+        let ways = DelayWays { models: Vec::new(), ranks: vec![sender] };
+        let mut feed = DelayFeed::new(configured, Vec::new(), ways, Arc::default());
+        let told = [None, Some(US(110)), Some(US(400)), Some(Nanos::MAX), None].map(|completions| {
+            let now = feed.next_look;
+            feed.turn(now, || NetworkView { completions, ..NetworkView::default() });
+            let mut told = None;
+            receiver.take(now, |change| told = Some(change.value));
+            told
+        });
+        assert_eq!(told, [None, None, Some(US(400)), Some(LONGEST), Some(US(100))]);
+    }
+
+    #[test]
     fn delays_leave_batches_at_least_half_of_their_time() {
         let (mut feed, mut receiver) = feed(1);
         let broken =
             MeasuredDelays { way: Nanos(Nanos::MAX.0 - 1), fetch: US(3), fetch_per_kib: Nanos(1 << 62) };
-        feed.turn(US(1), || [slowest(&[broken]), slowest(&[broken])]);
+        feed.turn(US(1), || view(&[broken], &[broken]));
         let [(_, network)] = taken(&mut receiver, US(1))[..] else { panic!("one model") };
         let sum = network.delay(1) + network.result;
         assert!(US(9_999) < sum && sum <= US(10_000), "{network:?}");
@@ -204,7 +276,7 @@ mod tests {
         let mut told = Vec::new();
         for turn in 1..=5 {
             let now = Nanos::from_millis(2 * turn);
-            feed.turn(now, || [slowest(&[measured]), SlowestHost::default()]);
+            feed.turn(now, || view(&[measured], &[]));
             told.extend(taken(&mut receiver, now).into_iter().map(|(model, _)| model));
         }
         assert_eq!(told, (0..9).collect::<Vec<_>>());

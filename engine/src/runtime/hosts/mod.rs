@@ -32,7 +32,7 @@ mod tensor_orders;
 mod tensor_path;
 
 pub(crate) use backend_host::{BackendHost, BackendParts, FrontendOfBackend, HostedRings, RowBytes};
-pub(crate) use delay_feed::{DelayFeed, FedModel};
+pub(crate) use delay_feed::{DelayFeed, DelayWays, FedModel};
 #[cfg(feature = "rdma")]
 pub(crate) use direct_memory::DirectEnd;
 pub(crate) use direct_memory::DirectMemory;

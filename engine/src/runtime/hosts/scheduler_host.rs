@@ -2,8 +2,9 @@
 //! frontends and executors stand in one process, at the other ends of the rings of ModelThreads and
 //! RankThreads, which do not know of it.
 
-use super::delay_feed::{DelayFeed, SlowestHost};
+use super::delay_feed::{DelayFeed, NetworkView, SlowestHost};
 use super::host::Host;
+use super::measured_delays::way_here;
 use super::remote_backend::{RemoteBackend, RemoteSink};
 use super::remote_frontend::{FrontendRings, RemoteFrontend};
 use super::row_table::{RowTable, TrackedRow};
@@ -238,7 +239,8 @@ impl SchedulerHost {
             present.for_each(|backend| of_backends.add(backend.measured()));
             let present = frontends.iter().filter(|frontend| frontend.port().link().is_up());
             present.for_each(|frontend| of_frontends.add(frontend.measured()));
-            [of_backends, of_frontends]
+            let present = backends.iter().filter_map(|of| way_here(of.backend.port().link()));
+            NetworkView { backends: of_backends, frontends: of_frontends, completions: present.max() }
         });
     }
 

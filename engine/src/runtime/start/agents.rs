@@ -129,6 +129,7 @@ impl EngineBuilder {
             messages: links.messages,
             completions,
             presence: None,
+            delays: None,
             grants: Grants { thread_of: Arc::clone(&rings.thread_of), threads: links.grants },
         })
     }

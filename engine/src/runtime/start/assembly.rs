@@ -4,17 +4,15 @@ use super::findings::Findings;
 use crate::runtime::counters::Counters;
 use crate::runtime::frontend::Frontend;
 use crate::runtime::frontend::model_table::ModelTable;
-use crate::runtime::hosts::HostLinks;
+use crate::runtime::hosts::{DelayWays, HostLinks};
 use crate::runtime::model_slots::{ChangeChannels, ModelSlots};
 use crate::runtime::profiling::ProfileKeeper;
 use crate::runtime::threads::agent::{Member, Placement};
-use crate::runtime::threads::changes::ChangeSender;
 use crate::runtime::tuning::TunerThread;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use symphony_scheduler::limits;
-use symphony_scheduler::workload::Network;
 
 /// The most requests in flight at a frontend of
 /// [`Options::side_frontends`](super::Options::side_frontends): a request of the most rows fits.
@@ -47,5 +45,5 @@ pub(super) struct SchedulerAids<'a> {
     pub(super) tuner: &'a mut Option<TunerThread>,
     pub(super) channels: Option<&'a mut ChangeChannels>,
     /// The ways by which measured delays come, where there are links.
-    pub(super) delays: Option<&'a mut Vec<ChangeSender<Network>>>,
+    pub(super) delays: Option<&'a mut DelayWays>,
 }

@@ -77,7 +77,8 @@ impl Engine {
     }
 
     /// Starts the process of one host of the engine: its role's threads, and the links to the other
-    /// hosts. The last frontend of a host with frontends is for its admin listener.
+    /// hosts. The last frontend is for its admin listener; without clients it is the only one, and
+    /// has no models.
     ///
     /// Errors: [`StartError`]; nothing runs then.
     pub fn start_host(
@@ -320,13 +321,16 @@ impl EngineBuilder {
             thread.tuning = aids.tuner.as_mut().map(TunerThread::link);
             thread.changes =
                 aids.channels.as_mut().map(|channels| change_channel(|sender| channels.queues.push(sender)));
-            thread.delays = aids.delays.as_mut().map(|delays| change_channel(|sender| delays.push(sender)));
+            let delays = aids.delays.as_mut();
+            thread.delays = delays.map(|ways| change_channel(|sender| ways.models.push(sender)));
             models.push((placement, self.member(format!("model-{at}"), thread)));
         }
         let mut presence = presence.into_iter();
         for (at, &placement) in self.layout.ranks.iter().enumerate() {
             let mut thread = self.rank_thread(at, findings, rings)?;
             thread.presence = presence.next();
+            let delays = aids.delays.as_mut();
+            thread.delays = delays.map(|ways| change_channel(|sender| ways.ranks.push(sender)));
             ranks.push((placement, self.member(rank_role(at), thread)));
         }
         Ok([models, ranks])

@@ -15,9 +15,11 @@ use crate::runtime::backends::model_faults::ModelFaults;
 use crate::runtime::backends::watchdog::Watchdog;
 use crate::runtime::counters::Counters;
 use crate::runtime::frontend::model_table::ModelTable;
-use crate::runtime::frontend::{FrontendPeer, ModelInfo, QueryTable, largest_slot, slot_classes};
+use crate::runtime::frontend::{
+    Frontend, FrontendPeer, FrontendSetup, ModelInfo, QueryTable, largest_slot, slot_classes,
+};
 use crate::runtime::hosts::{
-    BackendHost, BackendOfFrontend, BackendParts, BackendPlace, DelayFeed, DirectMemory, FedModel,
+    BackendHost, BackendOfFrontend, BackendParts, BackendPlace, DelayFeed, DelayWays, DirectMemory, FedModel,
     FrontendHost, FrontendOfBackend, FrontendPlace, FrontendRings, HostedRings, LocalFrontend, PresenceRings,
     RowBytes, SchedulerHost,
 };
@@ -30,7 +32,7 @@ use symphony_gpu::{EmulatedExecutor, Executor};
 use symphony_scheduler::limits;
 use symphony_transport::message::{Request, Response};
 use symphony_transport::ring::{Consumer, Producer, ring};
-use symphony_transport::slab::{MAX_SLOTS_PER_CLASS, Slab, SlabOwner, SlabView, SlotClass};
+use symphony_transport::slab::{MAX_SLOTS_PER_CLASS, Slab, SlabOwner, SlabPages, SlabView, SlotClass};
 use symphony_transport::wire::GpuPresence;
 
 /// The presences that a ring to a RankThread holds for each GPU: more than come in a duty cycle.
@@ -156,7 +158,7 @@ impl EngineBuilder {
         let mut tuner = self.tuner(&model_table, &counters);
         let mut profiles = self.profile_keeper(&model_table, &counters, learned);
         let (presence, from_links) = self.presence_rings(&rings);
-        let mut delays = Vec::new();
+        let mut delays = DelayWays::default();
         let aids = SchedulerAids {
             profiles: &mut profiles,
             tuner: &mut tuner,
@@ -183,13 +185,14 @@ impl EngineBuilder {
             input_bytes: model.signature.input_bytes(),
             spare: model.slo - model.profile.latency(1),
         });
-        let feed = DelayFeed::new(self.config.network, fed.collect(), delays);
+        let shown = Arc::clone(counters.allowed_delays());
+        let feed = DelayFeed::new(self.config.network, fed.collect(), delays, shown);
         let host = SchedulerHost::new(frontends, backends, &rings.thread_of, presence, feed, now);
         Ok(Assembly {
             stages: [models, ranks, Vec::new()],
             threads: Vec::new(),
             stop_executors,
-            frontends: Vec::new(),
+            frontends: vec![self.observer(&findings)?],
             model_table,
             model_slots: None,
             tuner,
@@ -297,11 +300,11 @@ impl EngineBuilder {
         };
         let host = BackendHost::new(parts, self.clock.now());
         Ok(Assembly {
+            frontends: vec![self.observer(&findings)?],
             findings,
             stages: [Vec::new(), Vec::new(), emulated],
             threads,
             stop_executors,
-            frontends: Vec::new(),
             model_table,
             model_slots: None,
             tuner: None,
@@ -320,6 +323,29 @@ impl EngineBuilder {
         links: usize,
     ) -> Result<Vec<Option<Box<dyn DirectMemory>>>, StartError> {
         open_memory(&plan.whole.links, slots, slabs, links).map_err(StartError::Tensors)
+    }
+
+    /// Makes the frontend of a host without clients, behind which its metrics are read: it has no
+    /// models, and no way to a thread.
+    fn observer(&self, findings: &Findings) -> Result<Frontend, StartError> {
+        let setup = FrontendSetup {
+            id: 0,
+            clock: self.clock.clone(),
+            bells: self.bells.clone(),
+            models: Arc::new([]),
+            later_row: 1,
+            model_threads: 0,
+            answering_threads: 0,
+            capacity: 1,
+            slab_bytes: 0,
+            pages: SlabPages::Plain,
+            result_delay: self.config.network.result,
+            lateness: findings.lateness,
+            grace: self.config.faults.grace,
+            accepting: Arc::clone(&self.accepting),
+            faults: self.faults.clone(),
+        };
+        Ok(Frontend::new(setup)?.0)
     }
 
     /// Makes the slots of a backend: for all rows that its GPUs can have, within the memory that

@@ -626,7 +626,10 @@ impl<O: Outlets> ModelSink for Outbox<O> {
                 queue
             }
             RankInput::Reserve { queue, .. } | RankInput::Bounds { queue, .. } => queue,
-            RankInput::Completion(_) | RankInput::AllReserved | RankInput::Presence { .. } => {
+            RankInput::Completion(_)
+            | RankInput::AllReserved
+            | RankInput::Presence { .. }
+            | RankInput::CompletionDelay(_) => {
                 debug_assert!(false, "no queue sends {message:?}");
                 return;
             }

@@ -6,6 +6,7 @@ use super::agent::Agent;
 use crate::recorder::RankRecorder;
 use crate::runtime::counters::{Board, Counting, RankTally, raise};
 use crate::runtime::full_ring::AlwaysRoom;
+use crate::runtime::threads::changes::ChangeReceiver;
 use crate::runtime::threads::messages::{GrantMessage, RankMessage};
 use std::sync::Arc;
 use symphony_scheduler::rank::{GpuReport, Grant, RankInput, RankState};
@@ -54,10 +55,9 @@ impl RankMonitor {
 
 /// The agent of a RankThread. See the module's description.
 ///
-/// One duty cycle polls its inputs in this order: completions, presences of GPUs, messages of
-/// ModelThreads. Then it
-/// matches each sub-cluster that has had inputs or whose time has come, once, and publishes the
-/// grants.
+/// One duty cycle polls its inputs in this order: completions, presences of GPUs, measured delays,
+/// messages of ModelThreads. Then it matches each sub-cluster that has had inputs or whose time has
+/// come, once, and publishes the grants.
 pub struct RankThread<C> {
     /// The sub-clusters.
     pub clusters: Vec<SubCluster>,
@@ -71,6 +71,8 @@ pub struct RankThread<C> {
     /// written there before the completions of its batches are, so that it is not granted between
     /// the two.
     pub presence: Option<Consumer<GpuPresence>>,
+    /// The delay of completions that was measured, where hosts are linked.
+    pub delays: Option<ChangeReceiver<Nanos>>,
     /// The rings of grants to the ModelThreads.
     pub grants: Grants,
     /// The phase of backfilling.
@@ -176,6 +178,26 @@ impl<C: Completions> RankThread<C> {
         taken
     }
 
+    /// Takes over the delay of completions, if another was measured.
+    #[inline]
+    fn take_delays(&mut self, now: Nanos) -> usize {
+        match &self.delays {
+            Some(delays) if delays.is_due(now) => self.apply_delays(now),
+            _ => 0,
+        }
+    }
+
+    #[cold]
+    fn apply_delays(&mut self, now: Nanos) -> usize {
+        let mut measured = None;
+        let Some(delays) = &mut self.delays else { return 0 };
+        let taken = delays.take(now, |change| measured = Some(change.value));
+        if let Some(delay) = measured {
+            (0..self.clusters.len()).for_each(|at| self.apply(now, at, RankInput::CompletionDelay(delay)));
+        }
+        taken
+    }
+
     fn take_messages(&mut self, now: Nanos) -> usize {
         let mut taken = 0;
         for at in 0..self.messages.len() {
@@ -274,7 +296,7 @@ impl<C: Completions> RankThread<C> {
 impl<C: Completions> Agent for RankThread<C> {
     fn poll(&mut self, now: Nanos) -> usize {
         self.monitor.counting.cycle_begins(now);
-        let mut work = self.take_completions(now) + self.take_presence(now);
+        let mut work = self.take_completions(now) + self.take_presence(now) + self.take_delays(now);
         work += self.take_messages(now) + self.match_waiting(now);
         if work > 0 {
             self.grants.publish();

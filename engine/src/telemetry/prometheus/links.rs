@@ -1,7 +1,9 @@
 //! The links to other hosts, as Prometheus text. The names are listed in docs/metrics.md.
 
 use super::exposition::{Exposition, MetricKind};
+use crate::runtime::frontend::{ModelInfo, SlotState};
 use crate::runtime::links::{LinkState, LinkView};
+use symphony_scheduler::workload::Network;
 use symphony_transport::Nanos;
 
 /// A family of one number per link: its name, its kind, its help, and its value where it is known.
@@ -49,6 +51,30 @@ const OF_LINKS: [LinkFamily; 9] = [
         |link| link.clock_drift_ppb.map(|drift| drift as f64 / 1e9),
     ),
 ];
+
+/// The ways whose delays a model's queues allow for.
+const WAYS: [(&str, fn(&Network) -> Nanos); 3] = [
+    ("control", |network| network.control),
+    ("data_per_request", |network| network.data_per_request),
+    ("result", |network| network.result),
+];
+
+/// Adds the delays that the queues of these models allow for, at the scheduler of several hosts.
+pub(super) fn write_allowed(text: &mut Exposition, delays: &[Network], models: &[ModelInfo]) {
+    if delays.is_empty() {
+        return;
+    }
+    let help = "The delays of the network that the policy allows for, as measured.";
+    text.family("symphony_allowed_delay_seconds", MetricKind::Gauge, help);
+    let served = models.iter().zip(delays).filter(|(model, _)| model.state == SlotState::Serving);
+    for (model, network) in served {
+        for (way, delay) in WAYS {
+            let labels =
+                [("model", model.name.as_str()), ("version", &model.version.to_string()), ("way", way)];
+            text.sample(&labels, delay(network).as_secs_f64());
+        }
+    }
+}
 
 /// Adds the links to `text`; nothing where there are none.
 pub(super) fn write(text: &mut Exposition, links: &[LinkView]) {

@@ -142,8 +142,10 @@ fn exposition_of(telemetry: &Telemetry) -> String {
         .filter(|model| model.state != SlotState::Vacant)
         .chain(queries.iter().map(|query| &query.info))
         .filter_map(|model| {
-            let requests = telemetry.requests(model.id)?;
             let executions = telemetry.counters().executions().of_model(model.id);
+            // On a host without clients batches run, and no requests are counted.
+            let ran = || (executions.batches > 0).then(ModelRequests::default);
+            let requests = telemetry.requests(model.id).or_else(ran)?;
             let sizes = model.sizes.as_ref().map_or(String::new(), |sizes| sizes.text(model.id));
             Some(ModelSample { model, version: model.version.to_string(), sizes, requests, executions })
         })
@@ -153,6 +155,7 @@ fn exposition_of(telemetry: &Telemetry) -> String {
         traces(&mut text, counts);
     }
     links::write(&mut text, &telemetry.links());
+    links::write_allowed(&mut text, &telemetry.counters().allowed_delays().read(), &table);
     discovery::write(&mut text, telemetry.discovery().as_ref());
     outcomes(&mut text, &models);
     for (name, kind, help, value) in OF_MODELS {

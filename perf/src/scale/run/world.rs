@@ -129,6 +129,7 @@ impl World {
             messages: links.messages,
             completions: vec![InstantCompletions::default()],
             presence: None,
+            delays: None,
             grants: Grants {
                 thread_of: (0..models).map(|model| (model % model_threads) as u32).collect(),
                 threads: links.grants,
