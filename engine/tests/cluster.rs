@@ -4,7 +4,9 @@
 
 mod harness;
 
-use harness::cluster::{Clients, Cluster, ClusterSetup, NAMES, free_ports, wait_until_good, write_config};
+use harness::cluster::{
+    Clients, Cluster, ClusterSetup, NAMES, ask, free_ports, wait_until_good, write_config,
+};
 use harness::process::{ServerProcess, request, wait_until};
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,6 +25,7 @@ const KILLED: [usize; 4] = [1, 2, 3, 4];
 fn a_request_passes_all_hosts_and_its_tensors_are_right() {
     let mut cluster = Cluster::start(ClusterSetup::default());
     cluster.check_answers();
+    check_operators_calls(&mut cluster);
     cluster.interrupt_all();
 }
 
@@ -36,6 +39,40 @@ fn a_program_that_was_built_without_rdma_refuses_to_run_with_it() {
     let output = command.arg("backend").arg(folder.path()).args(["--name", "gpus"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("build it with `--features rdma`"), "{said}");
+}
+
+/// Checks that the scheduler and the backends answer operators, and no request for a model.
+fn check_operators_calls(cluster: &mut Cluster) {
+    for at in 2..NAMES.len() {
+        let address = cluster.process(at).admin_address().unwrap();
+        let get = |path: &str| request(address, ("GET", path), "", "").unwrap();
+        for path in ["/v2/health/live", "/v2/health/ready", "/dashboard", "/dashboard/data"] {
+            let (status, _, body) = get(path);
+            assert_eq!(status, 200, "{} {path}: {body}", NAMES[at]);
+        }
+        let (status, body) = ask(address, "increment", 1).unwrap();
+        assert_eq!(status, 404, "{}: {body}", NAMES[at]);
+        let metrics = get("/metrics").2;
+        let families: &[&str] = match NAMES[at] {
+            "scheduler" => &[
+                "symphony_link_up{peer=\"front-b\",role=\"frontend\"} 1",
+                "symphony_link_up{peer=\"gpus\",role=\"backend\"} 1",
+                "symphony_rank_thread_completions_total{thread=\"rank\"} ",
+                "symphony_allowed_delay_seconds{model=\"increment\",version=\"1\",way=\"control\"} ",
+                "symphony_model_batches_total{model=\"increment\",version=\"1\"} ",
+            ],
+            "cpu" => &[
+                "symphony_link_up{peer=\"scheduler\",role=\"scheduler\"} 1",
+                "symphony_backend_batches_total{thread=\"cpu-0\"} ",
+                "symphony_model_batches_total{model=\"increment\",version=\"1\"} ",
+                "symphony_gpus 1",
+            ],
+            _ => &["symphony_link_up{peer=\"front-a\",role=\"frontend\"} 1", "symphony_gpus 2"],
+        };
+        for family in families {
+            assert!(metrics.contains(family), "{}: no {family} in\n{metrics}", NAMES[at]);
+        }
+    }
 }
 
 #[test]

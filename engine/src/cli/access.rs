@@ -1,11 +1,10 @@
-//! Access control of `serve`: reads certificates and tokens, logs what is open, and reloads both on
-//! SIGHUP.
+//! Access control of `serve` and of hosts: reads certificates and tokens, logs what is open, and
+//! reloads both on SIGHUP.
 
 use super::failure::CommandFailure;
 use crate::api::tls::Tls;
 use crate::api::tokens::Tokens;
 use crate::config::{AccessConfig, Diagnostics, Location};
-use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -66,11 +65,14 @@ impl ServeAccess {
     pub(super) fn ready(&self, http: SocketAddr, grpc: SocketAddr, admin: Option<SocketAddr>) -> String {
         let s = if self.tls.is_some() { "s" } else { "" };
         let mut lines = format!("ready http{s}://{http}\nready grpc{s}://{grpc}\n");
-        if let Some(admin) = admin {
-            let s = if admin.ip().is_loopback() { "" } else { s };
-            let _ = writeln!(lines, "ready admin http{s}://{admin}");
-        }
+        lines.extend(admin.map(|admin| self.ready_admin(admin)));
         lines
+    }
+
+    /// Returns the line that announces an admin listener, which needs no TLS on loopback.
+    pub(super) fn ready_admin(&self, admin: SocketAddr) -> String {
+        let s = if self.tls.is_some() && !admin.ip().is_loopback() { "s" } else { "" };
+        format!("ready admin http{s}://{admin}\n")
     }
 
     /// Warns of addresses beyond loopback that need no token, or where tokens are not encrypted.

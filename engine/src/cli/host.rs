@@ -2,7 +2,8 @@
 //! several.
 
 use super::failure::CommandFailure;
-use super::serve::{THREADS_END_WITHIN, WATCH_EVERY, log_layout, serve_as};
+use super::operator_endpoint::{OperatorArguments, OperatorEndpoint};
+use super::serve::{THREADS_END_WITHIN, log_layout, serve_as, wait};
 use super::serve_arguments::{LogArguments, ServeArguments};
 use super::shutdown::{Shutdown, cut_off_after};
 use crate::config::{Config, Role, read_config};
@@ -56,6 +57,8 @@ pub(super) struct HostArguments {
     #[arg(long, value_name = "DIR")]
     record: Option<PathBuf>,
     #[command(flatten)]
+    operators: OperatorArguments,
+    #[command(flatten)]
     log: LogArguments,
 }
 
@@ -79,32 +82,36 @@ fn find_host(config: &Config, role: Role, name: Option<&str>) -> Result<HostIden
 /// the host needs, a thread that died, what was cut off.
 pub(super) fn run_host(role: Role, arguments: HostArguments, options: Options) -> Result<(), CommandFailure> {
     let shutdown = Shutdown::watch_signals()?;
-    let HostArguments { config: path, place: PlaceArguments { name, address }, record, log: log_flags } =
-        arguments;
+    let HostArguments { config: path, place, record, operators, log: log_flags } = arguments;
+    let PlaceArguments { name, address } = place;
     let config = read_config(&path)?;
     log::start(config.log.with(&log_flags.into()));
     let identity = find_host(&config, role, name.as_deref())?;
+    let access = operators.load(&config)?;
     let record = record.map(|folder| RecordConfig { folder, mib: RecordConfig::DEFAULT_MIB });
     let progress = Arc::new(|line: &str| tracing::info!("{line}"));
     let timeout = config.shutdown.timeout;
     let name = identity.host(&config).name.clone();
-    let (engine, _) = Engine::start_host(config, identity, progress, Options { record, address, ..options })?;
+    let options = Options { record, address, ..options };
+    let (engine, mut frontends) = Engine::start_host(config.clone(), identity, progress, options)?;
     shutdown.serving(timeout, engine.faults().clone());
     log_layout(&engine);
-    print_ready(role, &name, &engine);
-    while !shutdown.is_asked() && engine.fault().is_none() {
-        std::thread::sleep(WATCH_EVERY);
-    }
+    let endpoint = OperatorEndpoint::start(&config, access, &engine, frontends.pop())?;
+    print_ready(role, &name, &engine, &endpoint);
+    let logged = wait(&engine, &endpoint.telemetry, &shutdown, &endpoint.access);
     tracing::info!("stopping: what is under way is finished first; press Ctrl-C again to end at once");
     engine.drain();
     let has_drained = wait_until_drained(&engine, cut_off_after(timeout));
     if has_drained {
         shutdown.answered();
     }
+    endpoint.stop();
     let fault = engine.fault().cloned();
     let _ = engine.stop_within(THREADS_END_WITHIN);
     if let Some(fault) = fault {
-        tracing::error!("{fault}");
+        if !logged {
+            tracing::error!("{fault}");
+        }
         return Err(CommandFailure::Fault(format!(
             "ended by the fault of thread {}, logged above",
             fault.thread
@@ -132,9 +139,10 @@ fn wait_until_drained(engine: &Engine, within: Duration) -> bool {
     false
 }
 
-/// Prints that the host is ready. A reader may close the pipe after the line.
-fn print_ready(role: Role, name: &str, engine: &Engine) {
+/// Prints that the host is ready, in one write: a reader may close the pipe after the first line.
+fn print_ready(role: Role, name: &str, engine: &Engine, endpoint: &OperatorEndpoint) {
     let address = engine.links().and_then(|links| links.listens_at());
     let place = address.map_or(name.to_owned(), |address| address.to_string());
-    let _ = writeln!(std::io::stdout().lock(), "ready {}://{place}", role.name());
+    let lines = format!("ready {}://{place}\n{}", role.name(), endpoint.ready());
+    let _ = std::io::stdout().lock().write_all(lines.as_bytes());
 }

@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `serve.rs`, `serve_arguments.rs` | `serve`, from start-up to shutdown |
 //! | `host.rs` | `frontend`, `scheduler` and `backend`: one host of an engine that is spread over several |
+//! | `operator_endpoint.rs` | metrics and health of a scheduler and a backend |
 //! | `shutdown.rs` | signals, and the bound on the time of a shutdown |
 //! | `check.rs`, `doctor.rs`, `inspect.rs`, `compile.rs`, `run.rs`, `replay.rs`, `top.rs`, `ctl.rs` | the other commands |
 //! | `inspect/proposal.rs` | the `model.toml` that `inspect` proposes |
@@ -24,6 +25,7 @@ mod failure;
 mod file_flags;
 mod host;
 mod inspect;
+mod operator_endpoint;
 mod replay;
 mod repository;
 mod run;
@@ -77,16 +79,17 @@ enum Command {
     Frontend(Box<FrontendArguments>),
     /// Be the scheduler of the engine that CONFIG spreads over several hosts, until Ctrl-C
     ///
-    /// Prints `ready scheduler://ADDRESS` once others can connect. Tensors never pass here. The
-    /// first Ctrl-C (or SIGTERM) lets what it has taken finish; a second one ends the process at
-    /// once.
-    Scheduler(HostArguments),
+    /// Prints `ready scheduler://ADDRESS` once others can connect, and with --admin
+    /// `ready admin http://ADDRESS`. Tensors never pass here. The first Ctrl-C (or SIGTERM) lets
+    /// what it has taken finish; a second one ends the process at once.
+    Scheduler(Box<HostArguments>),
     /// Be a backend of the engine that CONFIG spreads over several hosts, until Ctrl-C
     ///
-    /// Prints `ready backend://NAME` once its models are loaded. It connects to the scheduler and
+    /// Prints `ready backend://NAME` once its models are loaded, and with --admin
+    /// `ready admin http://ADDRESS`. It connects to the scheduler and
     /// to the frontends by itself, again and again while they are away. The first Ctrl-C (or
     /// SIGTERM) lets its batches finish; a second one ends the process at once.
-    Backend(HostArguments),
+    Backend(Box<HostArguments>),
     /// Read CONFIG and load its models without serving; print every diagnostic as FILE:LINE: FIELD:
     /// wrong; right
     Check(CheckArguments),
@@ -142,8 +145,8 @@ pub fn run_with(arguments: impl IntoIterator<Item = OsString>, options: Options)
     let result = match CommandLine::parse_from(arguments).command {
         Command::Serve(arguments) => serve(*arguments, options),
         Command::Frontend(arguments) => frontend(*arguments, options),
-        Command::Scheduler(arguments) => run_host(Role::Scheduler, arguments, options),
-        Command::Backend(arguments) => run_host(Role::Backend, arguments, options),
+        Command::Scheduler(arguments) => run_host(Role::Scheduler, *arguments, options),
+        Command::Backend(arguments) => run_host(Role::Backend, *arguments, options),
         Command::Check(arguments) => check(arguments),
         Command::Doctor(arguments) => doctor(arguments),
         Command::Inspect(arguments) => inspect(arguments),

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The interval at which `serve` checks for signals and dead threads.
-pub(super) const WATCH_EVERY: Duration = Duration::from_millis(50);
+const WATCH_EVERY: Duration = Duration::from_millis(50);
 
 /// The longest wait for threads once all requests have their answers.
 pub(super) const THREADS_END_WITHIN: Duration = Duration::from_secs(2);
@@ -253,7 +253,12 @@ fn api_config(
 /// Waits for a signal to stop, or for a fault that the engine can't survive, which it logs; returns
 /// true if there was one. Meanwhile it updates the telemetry and reloads certificates and tokens on
 /// SIGHUP.
-fn wait(engine: &Engine, telemetry: &Telemetry, shutdown: &Shutdown, access: &ServeAccess) -> bool {
+pub(super) fn wait(
+    engine: &Engine,
+    telemetry: &Telemetry,
+    shutdown: &Shutdown,
+    access: &ServeAccess,
+) -> bool {
     while !shutdown.is_asked() {
         if shutdown.take_reload() {
             access.reload();

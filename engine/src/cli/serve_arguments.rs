@@ -45,6 +45,13 @@ pub(super) struct AccessArguments {
     /// dashboard) are answered; 127.0.0.1:8002 if not given and --http or --grpc is not on loopback
     #[arg(long, value_name = "ADDR")]
     admin: Option<SocketAddr>,
+    #[command(flatten)]
+    guard: GuardArguments,
+}
+
+/// Flags about who may ask, which override `[api]` of CONFIG too.
+#[derive(Args)]
+pub(super) struct GuardArguments {
     /// Use TLS with the certificates in this PEM file
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -71,12 +78,19 @@ fn host(text: &str) -> Result<String, String> {
 
 impl From<AccessArguments> for AccessConfig {
     fn from(given: AccessArguments) -> AccessConfig {
+        given.guard.of_listener(given.admin)
+    }
+}
+
+impl GuardArguments {
+    /// Returns what the flags say, with this admin listener.
+    pub(super) fn of_listener(self, admin: Option<SocketAddr>) -> AccessConfig {
         AccessConfig {
-            admin: given.admin,
-            tls: given.tls_cert.zip(given.tls_key),
-            tokens: given.tokens,
-            allowed_hosts: given.allowed_host,
-            insecure_admin: given.insecure_admin,
+            admin,
+            tls: self.tls_cert.zip(self.tls_key),
+            tokens: self.tokens,
+            allowed_hosts: self.allowed_host,
+            insecure_admin: self.insecure_admin,
         }
     }
 }

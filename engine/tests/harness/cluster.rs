@@ -163,6 +163,8 @@ impl Cluster {
         command.args(&words[1..]).arg(self.folder.path().join(NAMES[at])).args(["--name", NAMES[at]]);
         if at < 2 {
             command.args(["--http", &self.http[at].to_string(), "--grpc", "127.0.0.1:0"]);
+        } else {
+            command.args(["--admin", "127.0.0.1:0"]);
         }
         if let Some(address) = self.addresses.get(at).filter(|_| !self.setup.in_config) {
             command.args(["--address", &address.to_string()]);
