@@ -139,13 +139,20 @@ pub(super) fn simulated(
     network_us: f64,
 ) -> Result<f64, ApiError> {
     let EmulatedModel { name, alpha_ms, beta_ms, slo_ms } = model;
-    let folder = tempfile::tempdir()?;
-    let file = folder.path().join("one-gpu.toml");
     let text = format!(
         "gpus = {gpus}\nseed = 1\nwarmup_s = 1.0\nduration_s = 60.0\nrate_rps = 500.0\n[network]\nresult_us = {network_us}\n\
          [[models]]\nname = \"{name}\"\nalpha_ms = {alpha_ms}\nbeta_ms = {beta_ms}\nslo_ms = {slo_ms}\n"
     );
-    fs::write(&file, text)?;
+    simulated_goodput(binaries, &text)
+}
+
+/// Runs the simulator on a workload file with this text and returns its goodput.
+///
+/// Errors: the simulator failed.
+pub(super) fn simulated_goodput(binaries: &Binaries, workload: &str) -> Result<f64, ApiError> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("workload.toml");
+    fs::write(&file, workload)?;
     let output = Command::new(binaries.path("simulate")).arg(&file).args(["--goodput", "--json"]).output()?;
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);

@@ -2,6 +2,7 @@
 
 use super::ApiError;
 use super::process::{Binaries, Server};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -94,6 +95,13 @@ pub fn run(mut command: Command) -> Result<LoadgenRun, ApiError> {
 ///
 /// Errors: the run failed.
 pub fn read(output: &Output) -> Result<LoadgenRun, ApiError> {
+    read_as(output)
+}
+
+/// Parses the output of a run that has ended, as far as `T` has it.
+///
+/// Errors: the run failed.
+pub fn read_as<T: DeserializeOwned>(output: &Output) -> Result<T, ApiError> {
     let stdout = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);

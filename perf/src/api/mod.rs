@@ -5,6 +5,7 @@
 //!  overhead     a lone request: its latency minus its batch's time on the GPU
 //!  throughput   64 in flight: requests per second of the API core, beside an echo server
 //!  goodput      one emulated GPU behind the API, beside the simulator's
+//!  hosts        an engine of three processes, beside the simulator's; with delays put in
 //!  overload     three times the capacity for minutes: the good rate stays, memory is flat
 //!  soak         minutes of load with clients that cancel and die: nothing leaks, counters add up
 //!  turns        the largest bodies of every kind: no task keeps an API core for 2 ms
@@ -13,6 +14,7 @@
 mod counters;
 pub mod echo;
 pub mod goodput;
+pub mod hosts;
 pub mod loadgen;
 pub mod overhead;
 pub mod overload;

@@ -108,23 +108,36 @@ impl Server {
     /// Starts a server by a command, and keeps the folder of its configuration until it ends.
     ///
     /// Errors: those of [`Server::symphony`].
-    pub fn start(
+    pub fn start(name: &'static str, command: Command, config: Option<TempDir>) -> Result<Server, ApiError> {
+        Server::start_with(name, command, config, ["http", "grpc"])
+    }
+
+    /// Starts a process that answers operators alone, at an address that is that of all protocols.
+    ///
+    /// Errors: those of [`Server::symphony`].
+    pub fn of_operators(name: &'static str, command: Command) -> Result<Server, ApiError> {
+        Server::start_with(name, command, None, ["admin http"; 2])
+    }
+
+    /// Starts a server whose listeners for HTTP and gRPC have these names in what it prints.
+    fn start_with(
         name: &'static str,
         mut command: Command,
         config: Option<TempDir>,
+        [http, grpc]: [&str; 2],
     ) -> Result<Server, ApiError> {
         let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn()?;
         let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
         let mut addresses = BTreeMap::new();
         // A server that fails closes its output, which ends the lines.
-        while addresses.len() < 2 {
+        while !(addresses.contains_key(http) && addresses.contains_key(grpc)) {
             let Some(line) = lines.next().transpose()? else { break };
             let ready = line.strip_prefix("ready ").and_then(|url| url.split_once("://"));
             if let Some((scheme, address)) = ready.and_then(|(s, a)| Some((s.to_owned(), a.parse().ok()?))) {
                 addresses.insert(scheme, address);
             }
         }
-        match (addresses.get("http"), addresses.get("grpc")) {
+        match (addresses.get(http), addresses.get(grpc)) {
             (Some(&http), Some(&grpc)) => Ok(Server { name, child, http, grpc, _config: config }),
             _ => {
                 let status = child.wait()?;

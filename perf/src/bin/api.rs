@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use symphony::cli::end_quietly_on_closed_pipe;
 use symphony_perf::api::process::Binaries;
 use symphony_perf::api::{
-    ApiError, ApiPlacements, Spin, echo, goodput, overhead, overload, soak, throughput, turns,
+    ApiError, ApiPlacements, Spin, echo, goodput, hosts, overhead, overload, soak, throughput, turns,
 };
 use symphony_perf::scale::machine::Machine;
 
@@ -40,6 +40,23 @@ enum What {
         /// Duration of each run in seconds
         #[arg(long, default_value_t = 60.0)]
         seconds: f64,
+    },
+    /// The goodput of three processes (a frontend, the scheduler, a backend with 8 emulated GPUs):
+    /// at least 0.95 of the simulator's with the delays that the links have measured
+    Hosts(HostsOptions),
+    /// The same by the delay that a proxy puts into the links: Symphony's Figure 13 on real sockets
+    Latency {
+        #[command(flatten)]
+        hosts: HostsOptions,
+        /// Delays of one direction of a link, of the paper's time, milliseconds
+        #[arg(long, value_delimiter = ',', default_value = "0,0.25,0.5,1,1.5,2")]
+        delays_ms: Vec<f64>,
+        /// SLOs of the paper, milliseconds
+        #[arg(long, value_delimiter = ',', default_value = "25,50")]
+        slos_ms: Vec<f64>,
+        /// Write the chart to a file, such as docs/results/hosts-latency.svg
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
     },
     /// Three times the capacity: the good rate stays at 98 % of the peak's at least, and memory is
     /// flat, both by the server's own counts; the generator has a core of its own
@@ -94,13 +111,34 @@ struct Rounds {
     rounds: usize,
 }
 
+#[derive(Args)]
+struct HostsOptions {
+    /// Factor by which models are slower than the paper's, and all other times longer
+    #[arg(long, default_value_t = 8.0)]
+    slower: f64,
+    /// Duration of each step of a search in seconds
+    #[arg(long, default_value_t = 20.0)]
+    seconds: f64,
+    /// Write the figures with machine, commit and command to a file too, such as
+    /// perf/results/api-hosts.json
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+}
+
+impl HostsOptions {
+    fn setting(&self, models: usize, slo_ms: f64) -> hosts::HostsSetting {
+        hosts::HostsSetting { gpus: 8, models, slo_ms, slower: self.slower, seconds: self.seconds }
+    }
+}
+
 /// The figures, with the machine and the cores.
 #[derive(Serialize)]
 struct ApiReport<T> {
     passed: bool,
     machine: Machine,
-    #[serde(rename = "seats")]
-    placements: ApiPlacements,
+    /// Where the threads are, if they have cores.
+    #[serde(rename = "seats", skip_serializing_if = "Option::is_none")]
+    placements: Option<ApiPlacements>,
     figures: T,
 }
 
@@ -127,7 +165,8 @@ fn carry_out(what: What) -> Result<bool, ApiError> {
     }
     let cores: Vec<usize> =
         core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
-    let (placements, machine) = (ApiPlacements::of(&cores)?, Machine::this(cores.len()));
+    let (seats, machine) = (ApiPlacements::of(&cores)?, Machine::this(cores.len()));
+    let placements = Some(seats);
     if let What::Turns { rounds, only, save } = what {
         let figures = turns::measure(rounds, &only)?;
         let passed = figures.iter().all(|of| of.median_ms() <= turns::TARGET_MS);
@@ -136,29 +175,51 @@ fn carry_out(what: What) -> Result<bool, ApiError> {
     let binaries = Binaries::beside_this()?;
     match what {
         What::Overhead(Rounds { rounds }) => {
-            let figures = overhead::measure(&binaries, placements, rounds)?;
+            let figures = overhead::measure(&binaries, seats, rounds)?;
             let is_small = |of: &overhead::Overheads| of.all_us.p50 <= overhead::TARGET_US;
             let passed = figures.last().is_some_and(|of| is_small(&of.http) && is_small(&of.grpc));
             Ok(print(ApiReport { passed, machine, placements, figures }))
         }
         What::Throughput(Rounds { rounds }) => {
-            let figures = throughput::measure(&binaries, placements, rounds)?;
+            let figures = throughput::measure(&binaries, seats, rounds)?;
             let is_enough = figures.per_s >= throughput::TARGET_PER_S;
             let passed = is_enough && figures.of_echo >= throughput::TARGET_OF_ECHO;
             Ok(print(ApiReport { passed, machine, placements, figures }))
         }
         What::Goodput { seconds } => {
-            let figures = goodput::measure(&binaries, placements, seconds)?;
+            let figures = goodput::measure(&binaries, seats, seconds)?;
             let passed = figures.iter().all(|of| of.is_good);
             Ok(print(ApiReport { passed, machine, placements, figures }))
         }
+        What::Hosts(options) => {
+            let figures = hosts::measure(&binaries, &options.setting(1, 25.0), None)?;
+            let passed = figures.of_simulated >= hosts::TARGET;
+            report(ApiReport { passed, machine, placements: None, figures }, options.save)
+        }
+        What::Latency { hosts: options, delays_ms, slos_ms, svg } => {
+            let mut figures = Vec::new();
+            for (&slo_ms, &delay_ms) in
+                slos_ms.iter().flat_map(|slo| delays_ms.iter().map(move |ms| (slo, ms)))
+            {
+                let put_in_ms = delay_ms * options.slower;
+                figures.push(hosts::measure(&binaries, &options.setting(5, slo_ms), Some(put_in_ms))?);
+            }
+            eprint!("{}", hosts::table(&figures));
+            if let Some(file) = svg {
+                let drawn =
+                    hosts::chart(&figures).svg().map_err(|error| ApiError::Failed(error.to_string()))?;
+                std::fs::write(file, drawn)?;
+            }
+            let passed = figures.iter().all(|of| of.of_simulated >= hosts::TARGET);
+            report(ApiReport { passed, machine, placements: None, figures }, options.save)
+        }
         What::Overload { seconds, times, save } => {
-            let figures = overload::measure(&binaries, placements, &cores, seconds, times)?;
+            let figures = overload::measure(&binaries, seats, &cores, seconds, times)?;
             eprintln!("{}", figures.summary());
             report(ApiReport { passed: figures.passed, machine, placements, figures }, save)
         }
         What::Soak { seconds } => {
-            let figures = soak::run(&binaries, placements, seconds)?;
+            let figures = soak::run(&binaries, seats, seconds)?;
             figures.wrong.iter().for_each(|wrong| eprintln!("api: {wrong}"));
             Ok(print(ApiReport { passed: figures.passed, machine, placements, figures }))
         }

@@ -1,0 +1,148 @@
+//! An engine of three processes on loopback: a frontend, the scheduler, and a backend with emulated
+//! GPUs; between them, if a delay is to be put in, a proxy for each listener.
+
+use super::super::ApiError;
+use super::super::process::{Binaries, Server};
+use super::HostsSetting;
+use super::proxy::DelayProxy;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// The time in which the GPUs have to be there.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The time between two frames of a link, in milliseconds. A machine that stands still for less
+/// than two of them makes nobody take a peer for dead.
+const HEARTBEAT_MS: u32 = 1_000;
+
+/// The running processes; they are killed when this is dropped.
+pub(super) struct Cluster {
+    pub(super) frontend: Server,
+    scheduler: Server,
+    _backend: Server,
+    _proxies: Vec<DelayProxy>,
+    _folder: TempDir,
+}
+
+/// The delays that the policy allows for, as the links have measured them, in microseconds.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct MeasuredNetwork {
+    /// d_ctrl, and the fetch of no bytes.
+    pub control_us: f64,
+    /// d_data.
+    pub data_us_per_request: f64,
+    /// d_resp.
+    pub result_us: f64,
+}
+
+impl Cluster {
+    /// Starts the processes, and waits until the GPUs are there. `delay` is put into each direction
+    /// of each link.
+    ///
+    /// Errors: a process does not get ready.
+    pub(super) fn start(
+        binaries: &Binaries,
+        setting: &HostsSetting,
+        delay: Option<Duration>,
+    ) -> Result<Cluster, ApiError> {
+        let folder = tempfile::tempdir()?;
+        let [front, scheduler] = free_addresses()?;
+        let mut proxies = Vec::new();
+        let mut seen = |target: SocketAddr| -> Result<SocketAddr, ApiError> {
+            let Some(delay) = delay else { return Ok(target) };
+            let proxy = DelayProxy::start(target, delay)?;
+            let address = proxy.address;
+            proxies.push(proxy);
+            Ok(address)
+        };
+        let (front_seen, scheduler_seen) = (seen(front)?, seen(scheduler)?);
+        let start = |role: &str, addresses: [SocketAddr; 2], flags: &[&str]| {
+            let file = folder.path().join(format!("{role}.toml"));
+            fs::write(&file, config(setting, addresses))?;
+            let mut command = Command::new(binaries.path("symphony"));
+            command.arg(role).arg(&file).args(flags).args(["--log-level", "warn"]);
+            match role {
+                "frontend" => Server::start("frontend", command, None),
+                "scheduler" => Server::of_operators("scheduler", command),
+                _ => Server::of_operators("backend", command),
+            }
+        };
+        let admin = ["--admin", "127.0.0.1:0"];
+        let scheduler = start("scheduler", [front, scheduler], &admin)?;
+        let clients = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"];
+        let frontend = start("frontend", [front, scheduler_seen], &clients)?;
+        let backend = start("backend", [front_seen, scheduler_seen], &admin)?;
+        let cluster = Cluster { frontend, scheduler, _backend: backend, _proxies: proxies, _folder: folder };
+        cluster.wait_for_links()?;
+        Ok(cluster)
+    }
+
+    fn wait_for_links(&self) -> Result<(), ApiError> {
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            let metrics = self.scheduler.get("/metrics")?;
+            if metrics
+                .lines()
+                .filter(|line| line.starts_with("symphony_link_up{"))
+                .all(|line| line.ends_with(" 1"))
+            {
+                // The frontend's link to the backend is the last.
+                std::thread::sleep(Duration::from_secs(1));
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Err(ApiError::Failed("the processes are not linked in time".into()))
+    }
+
+    /// Returns what the policy allows for now.
+    ///
+    /// Errors: the scheduler does not say.
+    pub(super) fn measured(&self) -> Result<MeasuredNetwork, ApiError> {
+        let metrics = self.scheduler.get("/metrics")?;
+        let us = |way: &str| {
+            let of_way = format!("way=\"{way}\"}} ");
+            let all = metrics.lines().filter(|line| line.starts_with("symphony_allowed_delay_seconds{"));
+            let seconds = all.filter_map(|line| line.split_once(&of_way)?.1.parse::<f64>().ok());
+            let most = seconds.reduce(f64::max).map(|seconds| (seconds * 1e9).round() / 1e3);
+            most.ok_or_else(|| {
+                ApiError::Failed(format!("the scheduler does not say what it allows for {way}"))
+            })
+        };
+        Ok(MeasuredNetwork {
+            control_us: us("control")?,
+            data_us_per_request: us("data_per_request")?,
+            result_us: us("result")?,
+        })
+    }
+}
+
+/// Returns the CONFIG of a process that sees the frontend's host and the scheduler there.
+fn config(setting: &HostsSetting, [front, scheduler]: [SocketAddr; 2]) -> String {
+    let mut text = format!(
+        "[[hosts]]\nname = \"front\"\nrole = \"frontend\"\naddress = \"{front}\"\n\
+         [[hosts]]\nname = \"scheduler\"\nrole = \"scheduler\"\naddress = \"{scheduler}\"\n\
+         [[hosts]]\nname = \"back\"\nrole = \"backend\"\n\
+         [[executors]]\nkind = \"emulated\"\ncount = {}\nhost = \"back\"\n\
+         [links]\nheartbeat_ms = {HEARTBEAT_MS}\n",
+        setting.gpus
+    );
+    for model in setting.models() {
+        let super::super::EmulatedModel { name, alpha_ms, beta_ms, slo_ms } = model;
+        text += &format!(
+            "[[models]]\nname = \"{name}\"\nexecutor = \"emulated\"\nslo_ms = {slo_ms}\n\
+             profile = {{ alpha_ms = {alpha_ms}, beta_ms = {beta_ms} }}\n"
+        );
+    }
+    text
+}
+
+/// Returns addresses of loopback that are free now.
+fn free_addresses() -> Result<[SocketAddr; 2], ApiError> {
+    let listeners =
+        [TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?];
+    Ok([listeners[0].local_addr()?, listeners[1].local_addr()?])
+}
