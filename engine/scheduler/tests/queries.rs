@@ -4,6 +4,7 @@
 
 use proptest::prelude::*;
 use std::collections::HashMap;
+use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::load_phases::{LoadPhase, LoadPhases};
 use symphony_scheduler::policy::{POLICIES, Policy, PolicyOptions, by_name};
 use symphony_scheduler::profile::Profile;
@@ -270,4 +271,48 @@ fn a_query_whose_last_stage_cannot_be_in_time_is_dropped_at_its_first() {
     let query = &run(&workload(9, stages)).queries[0];
     assert_eq!((query.offered, query.good, query.stages[0].over), (20, 0, 0));
     assert_eq!(query.stages[0].ended_queries, 20);
+}
+
+/// The deadlines of the root's requests and the ending of each query.
+#[derive(Default)]
+struct RootTries {
+    queries: HashMap<u64, (Vec<Nanos>, Option<QueryEnding>)>,
+}
+
+impl Observer for RootTries {
+    fn item_arrived(&mut self, query: u64, stage: usize, request: &Request) {
+        if stage == 0 {
+            self.queries.entry(query).or_default().0.push(request.deadline);
+        }
+    }
+
+    fn query_ended(&mut self, query: u64, ending: QueryEnding, _now: Nanos) {
+        self.queries.entry(query).or_default().1 = Some(ending);
+    }
+}
+
+#[test]
+fn a_stage_that_is_dropped_for_its_goal_is_tried_once_more_until_its_deadline() {
+    let stages = vec![stage("a", 0, StageInput::Root), stage("b", 1, each(0, 1.0))];
+    let workload = Workload { rate_rps: 3_000.0, ..workload(60, stages) };
+    let mut tries = RootTries::default();
+    let policy = by_name("work-conserving").unwrap();
+    let options = PolicyOptions::from(DropRule::Timeout);
+    simulate_observed(&workload, policy, &options, Fault::default(), &mut tries).unwrap();
+    let again: Vec<_> = tries.queries.values().filter(|query| query.0.len() > 1).collect();
+    assert!(again.iter().all(|(deadlines, _)| deadlines.len() == 2 && deadlines[0] < deadlines[1]));
+    assert!(again.iter().any(|(_, ending)| *ending == Some(QueryEnding::Good)), "{}", again.len());
+}
+
+#[test]
+fn a_chain_of_sixteen_stages_with_a_condition_that_is_never_true_ends_at_it() {
+    let stages = (0..16).map(|at| {
+        let gamma = if at == 9 { 1e-12 } else { 1.0 };
+        let input = if at == 0 { StageInput::Root } else { each(at - 1, gamma) };
+        stage(&format!("stage-{at}"), at as u32 % 3, input)
+    });
+    let query = &run(&workload(200, stages.collect())).queries[0];
+    assert_eq!((query.offered, query.good), (20, 20));
+    let over: Vec<u64> = query.stages.iter().map(|stage| stage.over).collect();
+    assert_eq!(over, [[20; 9].as_slice(), &[0; 7]].concat());
 }

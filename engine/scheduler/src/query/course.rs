@@ -159,6 +159,8 @@ mod tests {
             for (stage, outputs) in outputs.iter().enumerate() {
                 let deadline = reserves.deadline(stage, due);
                 prop_assert!(deadline <= due && deadline + slo >= due + shortest[stage]);
+                let goal = reserves.goal(stage, due - slo, deadline);
+                prop_assert!(goal <= deadline && (goal == deadline || !outputs.is_empty()));
                 for &next in outputs {
                     prop_assert!(deadline + shortest[next] <= reserves.deadline(next, due));
                 }

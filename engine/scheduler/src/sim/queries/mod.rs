@@ -33,8 +33,8 @@ pub(super) struct RunningQueries {
     items: BTreeMap<u64, QueryItem>,
     /// The requests of queries in each batch on a GPU or on its way, by the batch's number.
     batches: BTreeMap<u64, Vec<u64>>,
-    /// Items that arrive now: the query and the stage.
-    due: VecDeque<(u64, usize)>,
+    /// Items that arrive now, or are tried again.
+    due: VecDeque<DueItem>,
     next_query: u64,
     seed: u64,
     result_delay: Nanos,
@@ -70,12 +70,22 @@ struct StageProgress {
     complete: bool,
 }
 
+/// An item that is to be a request.
+enum DueItem {
+    /// One that arrives: the query and the stage.
+    Arriving(u64, usize),
+    /// One that was dropped for its goal, before its deadline.
+    Again(QueryItem),
+}
+
 /// An item that arrived as a request.
 #[derive(Clone, Copy, Debug)]
 struct QueryItem {
     query: u64,
     stage: usize,
     arrival: Nanos,
+    /// The deadline of the stage; that of its first request is the stage's goal.
+    deadline: Nanos,
     /// The start of its batch, once it is in one.
     started: Option<Nanos>,
 }
@@ -116,7 +126,7 @@ impl RunningQueries {
         self.running.insert(number, query);
         self.report.query_arrived(graph, now);
         observer.query_arrived(number, graph, deadline);
-        self.due.push_back((number, 0));
+        self.due.push_back(DueItem::Arriving(number, 0));
     }
 
     /// Makes the request of the next item that is due, if there is one.
@@ -128,16 +138,27 @@ impl RunningQueries {
         observer: &mut dyn Observer,
     ) -> Option<Request> {
         loop {
-            let (number, stage) = self.due.pop_front()?;
+            let due = self.due.pop_front()?;
+            let number = match due {
+                DueItem::Arriving(query, _) | DueItem::Again(QueryItem { query, .. }) => query,
+            };
             // The query may have ended since, by another item.
             let Some(query) = self.running.get_mut(&number) else { continue };
-            let RunningQuery { graph, deadline: query_deadline, .. } = *query;
-            let deadline = self.splitter.deadline(ArrivingItem { graph, stage, now, query_deadline });
-            let model = self.graphs[graph].graph.stages[stage].model;
-            let request = traffic.request(workload, model, now, deadline.min(query_deadline));
+            let (item, deadline) = match due {
+                DueItem::Arriving(_, stage) => {
+                    let RunningQuery { graph, deadline: query_deadline, .. } = *query;
+                    let arriving = ArrivingItem { graph, stage, now, query_deadline };
+                    let deadline = self.splitter.deadline(arriving).min(query_deadline);
+                    let goal = self.splitter.goal(arriving, deadline);
+                    (QueryItem { query: number, stage, arrival: now, deadline, started: None }, goal)
+                }
+                DueItem::Again(item) => (item, item.deadline),
+            };
+            let model = self.graphs[query.graph].graph.stages[item.stage].model;
+            let request = traffic.request(workload, model, now, deadline);
             query.open.push(request.id);
-            self.items.insert(request.id, QueryItem { query: number, stage, arrival: now, started: None });
-            observer.item_arrived(number, stage, &request);
+            self.items.insert(request.id, item);
+            observer.item_arrived(number, item.stage, &request);
             return Some(request);
         }
     }
@@ -190,7 +211,7 @@ impl RunningQueries {
             self.report.item_over(query.graph, item.stage, query.arrival, time);
             let graph = &self.graphs[query.graph];
             let arriving = query.over(graph, item.stage, now).into_iter();
-            self.due.extend(arriving.map(|stage| (item.query, stage)));
+            self.due.extend(arriving.map(|stage| DueItem::Arriving(item.query, stage)));
             if query.is_over() {
                 let ending = if now <= query.deadline { QueryEnding::Good } else { QueryEnding::Late };
                 self.end(item.query, ending, now, observer);
@@ -198,10 +219,15 @@ impl RunningQueries {
         }
     }
 
-    /// Takes the drop of a request, which ends its query. Returns false if it is no query's.
+    /// Takes the drop of a request. It ends its query, unless it was for the item's goal: the item
+    /// is then tried again. Returns false if it is no query's.
     pub(super) fn dropped(&mut self, request: &Request, now: Nanos, observer: &mut dyn Observer) -> bool {
         let Some(item) = self.items.remove(&request.id) else { return false };
-        if let Some(query) = self.running.get(&item.query) {
+        let Some(query) = self.running.get_mut(&item.query) else { return true };
+        if request.deadline < item.deadline {
+            query.open.retain(|&open| open != request.id);
+            self.due.push_back(DueItem::Again(QueryItem { started: None, ..item }));
+        } else {
             self.report.item_dropped(query.graph, item.stage, query.arrival);
             self.end(item.query, QueryEnding::Dropped, now, observer);
         }

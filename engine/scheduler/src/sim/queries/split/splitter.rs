@@ -26,6 +26,11 @@ pub(in crate::sim::queries) trait Splitter {
     fn budgets(&self, graph: usize) -> &[Nanos];
     /// Counts an item that arrives and returns its deadline, at most its query's.
     fn deadline(&mut self, item: ArrivingItem) -> Nanos;
+    /// Returns the time by which an item of this deadline is to be over. One that is dropped for it
+    /// is tried again until its deadline.
+    fn goal(&self, _item: ArrivingItem, deadline: Nanos) -> Nanos {
+        deadline
+    }
     /// Counts an item of this stage, which took this time from its arrival to its end.
     fn took(&mut self, _graph: usize, _stage: usize, _time: Nanos) {}
 }
