@@ -13,8 +13,8 @@ const RECENT: usize = 512;
 /// The number of times after which the percentile is taken anew.
 const REFRESH: usize = 64;
 
-/// The part of the time that a stage may take by which it is to be over, where others come after it:
-/// the best of 0.85, 0.9, 0.95 and 1 on workloads made for the choice (docs/queries.md).
+/// The part of the time that a stage may take by which it is to be over, where others come after
+/// it: the best of 0.85, 0.9, 0.95 and 1 on workloads made for the choice (docs/queries.md).
 const GOAL: f64 = 0.9;
 
 /// The recent times of a stage.

@@ -119,6 +119,17 @@ impl CoreQueries {
         self.with_reserves(query, |reserves| reserves.deadline(stage, due))
     }
 
+    /// Returns the time by which a stage that begins at `now` is to be over, of this deadline.
+    pub(in crate::api) fn goal(
+        &self,
+        query: &FoundQuery,
+        stage: usize,
+        now: Nanos,
+        deadline: Nanos,
+    ) -> Nanos {
+        self.with_reserves(query, |reserves| reserves.goal(stage, now, deadline))
+    }
+
     /// Counts a stage that took `time` from its begin to its end.
     pub(in crate::api) fn took(&self, query: &FoundQuery, stage: usize, time: Nanos) {
         self.with_reserves(query, |reserves| reserves.took(stage, time));

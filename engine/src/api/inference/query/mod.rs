@@ -23,7 +23,7 @@ use crate::api::services::accounting::InferRecord;
 use crate::api::services::engine_client::EngineReply;
 use crate::api::services::queries::FoundQuery;
 use crate::config::{StageTensor, StageTensors, TensorSource};
-use crate::runtime::frontend::{Ask, Due, ModelInfo, Outcome, Timeline};
+use crate::runtime::frontend::{Ask, Due, ModelInfo, Outcome, Refusal, Timeline};
 use crate::telemetry::{InferOutcome, Metrics};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use items::Items;
@@ -31,7 +31,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use symphony_scheduler::query::{CourseStep, QueryCourse};
 use symphony_transport::Nanos;
-use symphony_transport::message::{GpuId, ModelId};
+use symphony_transport::message::{Ending, GpuId, ModelId};
 
 /// Rows of tensors: what a client gave, or what a stage has made.
 type Tensors = Rc<Vec<u8>>;
@@ -171,7 +171,10 @@ struct InputBytes {
 struct StageRequest<'m> {
     stage: usize,
     model: &'m ModelInfo,
+    /// What is asked for at first: a result by the stage's goal.
     ask: Ask,
+    /// The stage's deadline; [`Nanos::MAX`] if it has none.
+    deadline: Nanos,
     items: Items,
     inputs: Vec<InputBytes>,
     /// Counts the bytes that its rows become where they are put together of items.
@@ -180,36 +183,55 @@ struct StageRequest<'m> {
 }
 
 impl<'m> StageRequest<'m> {
-    /// Sends the stage's request and waits for its answer.
+    /// Sends the stage's request and waits for its answer. If it is dropped for its goal it is sent
+    /// again, with what is left until its deadline.
     ///
     /// Errors: the stage has no result.
-    async fn run(self, services: &CoreServices) -> Result<StageResult, (usize, Problem)> {
-        let StageRequest { stage, model, ask, items, inputs, gathered, memory } = self;
+    async fn run(mut self, services: &CoreServices) -> Result<StageResult, (usize, Problem)> {
+        let (stage, signature) = (self.stage, &self.model.signature);
         let failed = |refusal| (stage, Problem::from(refusal));
-        let (signature, slices) = (&model.signature, Slices::on_core());
-        if ask.rows == 0 {
-            let output = Rc::new(items.gathered(signature, Vec::new(), &slices).await);
-            return Ok(StageResult {
-                stage,
-                rows: ask.rows,
-                reply: None,
-                output,
-                _memory: [gathered, memory],
-            });
+        let mut reply = None;
+        if self.ask.rows > 0 {
+            let mut first = self.reply(services).await.map_err(failed)?;
+            let now = services.engine.now();
+            if self.is_before_deadline(&first, now) {
+                self.ask.due = Due::Carried(self.deadline - now);
+                let began = first.timeline.arrival;
+                first = self.reply(services).await.map_err(failed)?;
+                first.timeline.arrival = began;
+            }
+            reply = Some(first);
         }
-        let mut slots = services.engine.reserve(&ask).map_err(failed)?;
-        for (at, (row, item)) in items.places().enumerate() {
+        let StageRequest { ask, items, gathered, memory, .. } = self;
+        let made = reply.as_mut().map_or_else(Vec::new, |reply| std::mem::take(&mut reply.output));
+        let output = Rc::new(items.gathered(signature, made, &Slices::on_core()).await);
+        Ok(StageResult { stage, rows: ask.rows, reply, output, _memory: [gathered, memory] })
+    }
+
+    /// Sends a request for the stage and waits for its answer.
+    ///
+    /// Errors: it was refused.
+    async fn reply(&mut self, services: &CoreServices) -> Result<EngineReply, Refusal> {
+        let (signature, slices) = (&self.model.signature, Slices::on_core());
+        let mut slots = services.engine.reserve(&self.ask)?;
+        for (at, (row, item)) in self.items.places().enumerate() {
             let mut slot = slots.row(at);
-            for (index, InputBytes { bytes, by_item }) in inputs.iter().enumerate() {
+            for (index, InputBytes { bytes, by_item }) in self.inputs.iter().enumerate() {
                 let to = &mut slot[signature.input_range(index)];
                 bytes.copy(row, by_item.then_some(item), to, &slices).await;
             }
         }
-        drop(inputs);
-        let pending = slots.send(memory).map_err(failed)?;
-        let (mut reply, memory) = pending.answer().await.map_err(failed)?;
-        let output = Rc::new(items.gathered(signature, std::mem::take(&mut reply.output), &slices).await);
-        Ok(StageResult { stage, rows: ask.rows, reply: Some(reply), output, _memory: [gathered, memory] })
+        let pending = slots.send(self.memory.split(0))?;
+        let (reply, memory) = pending.answer().await?;
+        self.memory = memory;
+        Ok(reply)
+    }
+
+    /// Returns true if the request was dropped for the stage's goal, and its deadline is to come.
+    fn is_before_deadline(&self, reply: &EngineReply, now: Nanos) -> bool {
+        let dropped = [Ending::DroppedInQueue, Ending::DroppedAtBackend].map(Outcome::Bad);
+        let due = reply.timeline.due;
+        dropped.contains(&reply.outcome) && due < self.deadline && now < self.deadline
     }
 }
 
@@ -258,11 +280,12 @@ impl<'m> QueryRun<'m, '_> {
         memory: &mut MemoryLease,
     ) -> Result<StageRequest<'m>, Problem> {
         let (model, tensors) = (self.query.model(stage), self.tensors(stage));
-        let due = match self.due {
-            Nanos::MAX => Due::Never,
+        let (due, deadline) = match self.due {
+            Nanos::MAX => (Due::Never, Nanos::MAX),
             due => {
-                let deadline = self.services.queries.deadline(self.query, stage, due);
-                Due::Carried(deadline - self.services.engine.now())
+                let (queries, now) = (&self.services.queries, self.services.engine.now());
+                let deadline = queries.deadline(self.query, stage, due);
+                (Due::Carried(queries.goal(self.query, stage, now, deadline) - now), deadline)
             }
         };
         let items = self.items(stage, results);
@@ -274,7 +297,7 @@ impl<'m> QueryRun<'m, '_> {
             by_item: input.by_item,
         };
         let inputs = tensors.inputs.iter().map(input).collect();
-        Ok(StageRequest { stage, model, ask, items, inputs, gathered, memory: memory.split(0) })
+        Ok(StageRequest { stage, model, ask, deadline, items, inputs, gathered, memory: memory.split(0) })
     }
 
     fn tensors(&self, stage: usize) -> &'m StageTensors {

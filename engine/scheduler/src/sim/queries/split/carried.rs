@@ -1,8 +1,8 @@
 //! `carried`, the default: a stage may take what the query's deadline leaves, less what the stages
 //! after it are going to need. For each of these that is a high percentile of its recent times, at
 //! least its profile's shortest and at most its part of Nexus's split. So a stage inherits what the
-//! ones before it have left, and the first stage drops what the last can't save. A stage that others
-//! come after is to be over some time before its deadline, and is tried again until then.
+//! ones before it have left, and the first stage drops what the last can't save. A stage that
+//! others come after is to be over some time before its deadline, and is tried again until then.
 
 use super::nexus::NexusSplit;
 use super::splitter::{ArrivingItem, Splitter, profiles};
