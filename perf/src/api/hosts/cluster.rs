@@ -49,6 +49,7 @@ impl Cluster {
         delay: Option<Duration>,
     ) -> Result<Cluster, ApiError> {
         let folder = tempfile::tempdir()?;
+        let cores = first_and_last_core();
         let [front, scheduler] = free_addresses()?;
         let mut proxies = Vec::new();
         let mut seen = |target: SocketAddr| -> Result<SocketAddr, ApiError> {
@@ -62,7 +63,9 @@ impl Cluster {
         let start = |role: &str, addresses: [SocketAddr; 2], flags: &[&str]| {
             let file = folder.path().join(format!("{role}.toml"));
             fs::write(&file, config(setting, addresses))?;
-            let mut command = Command::new(binaries.path("symphony"));
+            let mut command = Command::new("taskset");
+            let core = if role == "frontend" { cores[0] } else { cores[1] };
+            command.args(["-c", &core.to_string()]).arg(binaries.path("symphony"));
             command.arg(role).arg(&file).args(flags).args(["--log-level", "warn"]);
             match role {
                 "frontend" => Server::start("frontend", command, None),
@@ -138,6 +141,14 @@ fn config(setting: &HostsSetting, [front, scheduler]: [SocketAddr; 2]) -> String
         );
     }
     text
+}
+
+/// Returns the cores of the frontend, and of the scheduler and the backend. A process with a core
+/// for each of its threads would spin there, and the others could not run: with a single core,
+/// threads sleep when they find no work.
+fn first_and_last_core() -> [usize; 2] {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    [cores.first(), cores.last()].map(|core| core.map_or(0, |core| core.id))
 }
 
 /// Returns addresses of loopback that are free now.
