@@ -5,6 +5,13 @@ use super::toml_reader::{Bounds, TomlTable, TomlValue, read_each};
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// The keys of an etcd.
+const ETCD_KEYS: [&str; 8] =
+    ["endpoints", "prefix", "lease_s", "user", "password_file", "tls_ca", "tls_cert", "tls_key"];
+
+/// The keys of names of DNS.
+const DNS_KEYS: [&str; 3] = ["frontends", "scheduler", "every_s"];
+
 /// The source of who is there, and where.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DiscoveryConfig {
@@ -77,8 +84,19 @@ impl DiscoveryConfig {
     /// Reads the table `[discovery]`.
     pub(super) fn read(root: &TomlTable<'_>) -> Option<DiscoveryConfig> {
         root.section("discovery", |table| {
-            let source = table.required("source", "\"configuration\", \"etcd\" or \"dns\"")?;
-            match source.word(&["configuration", "etcd", "dns"])? {
+            let source = table.required("source", "\"configuration\", \"etcd\" or \"dns\"");
+            let source = source.and_then(|value| value.word(&["configuration", "etcd", "dns"]));
+            let others: Vec<&'static str> = match source {
+                Some("etcd") => DNS_KEYS.to_vec(),
+                Some("dns") => ETCD_KEYS.to_vec(),
+                _ => ETCD_KEYS.into_iter().chain(DNS_KEYS).collect(),
+            };
+            for name in others {
+                if let (true, Some(source)) = (table.optional(name).is_some(), source) {
+                    table.report(name, format!("is of another source than \"{source}\""), "leave it out");
+                }
+            }
+            match source? {
                 "etcd" => read_etcd(table).map(DiscoveryConfig::Etcd),
                 "dns" => read_dns(table).map(DiscoveryConfig::Dns),
                 _ => Some(DiscoveryConfig::Configuration),

@@ -44,7 +44,7 @@ fn names_of_dns_have_a_port() {
 
 #[test]
 fn what_is_wrong_is_said_and_what_would_be_right() {
-    let first = |text: &str| read(text).unwrap_err().remove(0);
+    let said = |text: &str| read(text).unwrap_err().join("\n");
     for (text, sentence) in [
         ("", "hosts[0].address: is missing"),
         ("[discovery]\nsource = \"etc\"\n", "is \"etc\"; it must be one of"),
@@ -64,7 +64,8 @@ fn what_is_wrong_is_said_and_what_would_be_right() {
             "the name of a headless service and the port",
         ),
         ("[discovery]\nsource = \"dns\"\nendpoints = []\n", "frontends: is missing"),
+        ("[discovery]\nsource = \"dns\"\nendpoints = []\n", "endpoints: is of another source than \"dns\""),
     ] {
-        assert!(first(text).contains(sentence), "{text:?}: {}", first(text));
+        assert!(said(text).contains(sentence), "{text:?}: {}", said(text));
     }
 }
