@@ -25,6 +25,7 @@ def read_layouts():
 
 
 LAYOUTS = read_layouts()
+VERSION = int(re.search(r"^\| 4 \| 2 \| version \| (\d+) \|$", DOCUMENT, re.MULTILINE)[1])
 KINDS = {name: int(kind) for kind, name in re.findall(r"^\| (\d+) \| (\w+) \| (?:a|an|one) ", DOCUMENT, re.MULTILINE)}
 
 
@@ -45,14 +46,14 @@ def record(name, /, **values):
 
 def frame(kind, *parts):
     payload = b"".join(parts)
-    return record("Header", magic=b"SYMF", version=1, kind=KINDS[kind], length=len(payload)) + payload
+    return record("Header", magic=b"SYMF", version=VERSION, kind=KINDS[kind], length=len(payload)) + payload
 
 
 def frames():
     """Yields a frame of each kind."""
     model = record("OfferedModel", digest=2**63, model=3, max_batch=8, input_bytes=600, output_bytes=40)
     hello = {"config": bytes(range(32)), "incarnation": 7, "heartbeat_every": 10**8, "max_batch": 64, "credits": 1024}
-    yield "Hello", record("Hello", **hello, role=3, first_gpu=8, gpus=2, name="hôte".encode()), model
+    yield "Hello", record("Hello", **hello, role=3, first_gpu=8, gpus=2, tensors=1, name="hôte".encode()), model
     yield "Accepted", record("Accepted", incarnation=7)
     yield "Closing", record("Closing", code=2, sentence=b"this host serves `resnet50` version 2, the peer version 1")
     times = {"arrival": 10**9, "deadline": 2**62}

@@ -7,7 +7,9 @@ use std::collections::VecDeque;
 use symphony_transport::Nanos;
 use symphony_transport::link::{HostLink, LinkTerms, Parting, SendRefusal};
 use symphony_transport::message::Request;
-use symphony_transport::wire::{CloseCode, Hello, HostRole, OfferedModel, Payload, Text, TimeAnswer};
+use symphony_transport::wire::{
+    CloseCode, Hello, HostRole, OfferedModel, Payload, TensorWay, Text, TimeAnswer, VERSION,
+};
 
 const HEARTBEAT: Nanos = Nanos::from_millis(20);
 const CREDITS: u32 = 64;
@@ -25,6 +27,7 @@ fn terms(role: HostRole, peer: HostRole, incarnation: u64) -> LinkTerms {
         gpus: 0,
         max_batch: 8,
         credits: CREDITS,
+        tensors: TensorWay::Frames as u32,
         name: Text::new(role.name()),
     };
     LinkTerms { hello, models: Vec::new(), peer: (peer, 0) }
@@ -362,6 +365,10 @@ fn a_mismatch_is_refused_with_a_sentence_on_both_sides_and_not_tried_again() {
         "batches: at most 9 requests at backend, 8 at scheduler",
     );
     said(
+        mismatch(|terms| terms.hello.tensors = TensorWay::Rdma as u32),
+        "backend moves tensors by RDMA, scheduler by TCP: give `tensors` of [links] the same value on both",
+    );
+    said(
         mismatch(|terms| terms.hello.credits = 15),
         "backend takes 15 records at a time, which is less than twice a batch of 8",
     );
@@ -424,6 +431,29 @@ fn a_peer_that_breaks_the_rules_is_parted_from() {
         assert_eq!(parting.code, Some(CloseCode::Protocol));
         assert!(!link.is_up() && link.dial_at() > Some(Nanos(2)));
     }
+}
+
+#[test]
+fn hosts_of_two_versions_refuse_each_other_with_a_sentence_on_both_sides() {
+    let [mut older, mut newer] = pair().map(|terms| HostLink::new(terms, Nanos::ZERO));
+    [&mut older, &mut newer].into_iter().for_each(|link| link.connected(Nanos::ZERO));
+    let mut buffer = [0; BUFFER];
+    older.write(Nanos(1), &mut buffer);
+    buffer[4..6].copy_from_slice(&(VERSION - 1).to_le_bytes());
+    let refusal = newer.receive(Nanos(1), &buffer).unwrap_err();
+    let sentence = format!(
+        "the peer speaks version {} of the protocol, this host version {VERSION}: run the same release on both",
+        VERSION - 1
+    );
+    assert_eq!((refusal.code, &refusal.sentence), (Some(CloseCode::Mismatch), &sentence));
+    let closing = Payload::Closing(refusal.closing().expect("it says why"));
+    closing.encode(&mut buffer).unwrap();
+    // The one to whom it is of another version reads it all the same.
+    buffer[4..6].copy_from_slice(&(VERSION + 1).to_le_bytes());
+    let told = older.receive(Nanos(1), &buffer).unwrap_err();
+    assert!(told.sentence.contains(&sentence), "{}", told.sentence);
+    assert!(older.is_refused() && newer.is_refused());
+    assert_eq!((older.dial_at(), newer.dial_at()), (None, None));
 }
 
 #[test]

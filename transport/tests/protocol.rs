@@ -10,8 +10,8 @@ use symphony_transport::message::{BatchEntry, Completion, Ending, Request, Respo
 use symphony_transport::wire::{
     Accepted, Alive, BackendCompletion, CloseCode, Closing, CreditGrant, ExportedClass, FrameHeader,
     FrameKind, GpuPresence, GrantedBatch, Hello, HostRole, LandedAnswer, MAX_PAYLOAD_BYTES, MeasuredDelays,
-    OfferedModel, Presence, RdmaOffer, ReadOutcome, TensorData, TensorRead, TensorWrite, TimeAnswer,
-    TimeProbe, VERSION, decode,
+    OfferedModel, Presence, RdmaOffer, ReadOutcome, TensorData, TensorRead, TensorWay, TensorWrite,
+    TimeAnswer, TimeProbe, VERSION, decode,
 };
 
 /// A record's heading, and its fields as the first three cells of their rows.
@@ -45,7 +45,7 @@ fn layouts() -> Vec<Layout> {
     vec![
         layout!("Header", FrameHeader: magic, version, kind, length, reserved),
         layout!("Hello", Hello: config, incarnation, heartbeat_every, role, number, first_gpu, gpus, max_batch,
-            credits, name),
+            credits, tensors, name),
         layout!("OfferedModel", OfferedModel: digest, model, max_batch, input_bytes, output_bytes),
         layout!("Accepted", Accepted: incarnation),
         layout!("Closing", Closing: code, reserved, sentence),
@@ -116,6 +116,7 @@ fn every_kind_and_every_code_is_described() {
     };
     let debug = [
         ("role", codes(|code| Some(format!("{:?}", HostRole::from_code(code)?)))),
+        ("tensors", codes(|code| Some(format!("{:?}", TensorWay::from_code(code)?)))),
         ("code", codes(|code| Some(format!("{:?}", CloseCode::from_code(code)?)))),
         ("ending", codes(|code| Some(format!("{:?}", Ending::from_code(code)?)))),
         ("presence", codes(|code| Some(format!("{:?}", Presence::from_code(code)?)))),
@@ -133,6 +134,33 @@ fn the_limits_are_those_of_the_code() {
     let most = MAX_PAYLOAD_BYTES - size_of::<TensorData>();
     assert!(document.contains(&format!("how many to read, at most {most} |")));
     assert!(document.contains(&format!("| 4 | 2 | version | {VERSION} |")));
+}
+
+/// The version, and the digest of the frames that it is of: a change of a record, of a kind or of a
+/// code is another digest, and takes another version, since hosts of two releases must not take one
+/// for the other.
+const FRAMES_OF_VERSION: (u16, u64) = (2, 0xc000_73c1_1159_a410);
+
+#[test]
+fn frames_do_not_change_without_another_version() {
+    let described = document();
+    let codes = described.lines().filter(|line| line.starts_with("### Codes of ")).map(|heading| {
+        let rows = table(&described, heading, 2);
+        (heading.to_owned(), rows)
+    });
+    let kinds = ("### Kinds".to_owned(), table(&described, "### Kinds", 3));
+    let records = layouts().into_iter().map(|Layout { heading, rows }| (heading, rows));
+    let lines =
+        records.chain(codes).chain([kinds]).flat_map(|(heading, rows)| [vec![heading], rows].concat());
+    // FNV-1a, of 64 bits.
+    let digest = lines.flat_map(String::into_bytes).fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
+        (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    assert_eq!(
+        (VERSION, digest),
+        FRAMES_OF_VERSION,
+        "a frame has changed: raise VERSION, unless it was raised since the last release, and note both here"
+    );
 }
 
 #[test]

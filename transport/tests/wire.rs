@@ -54,8 +54,8 @@ fn hello() -> impl Strategy<Value = Vec<u8>> {
         |(drawn, role, name, models)| {
             let heartbeat_every = drawn.heartbeat_every + Nanos(1);
             let (incarnation, first_gpu) = (drawn.incarnation | 1, drawn.first_gpu >> 1);
-            let (gpus, name) = (drawn.gpus >> 1, Text::new(&name));
-            let head = Hello { incarnation, heartbeat_every, role, first_gpu, gpus, name, ..drawn };
+            let (gpus, tensors, name) = (drawn.gpus >> 1, 1 + drawn.tensors % 2, Text::new(&name));
+            let head = Hello { incarnation, heartbeat_every, role, first_gpu, gpus, tensors, name, ..drawn };
             frame(Payload::Hello(head, (&models[..]).into()))
         },
     )
@@ -212,8 +212,8 @@ fn a_refusal_says_what_is_wrong_and_what_would_be_right() {
         "a frame begins with the bytes `SYMF`, not GET : the peer speaks another protocol"
     );
     assert_eq!(
-        with(4, 2),
-        "the peer speaks version 2 of the protocol, this host version 1: run the same release on both"
+        with(4, 1),
+        "the peer speaks version 1 of the protocol, this host version 2: run the same release on both"
     );
     assert_eq!(with(6, 18), "a frame of kind 18: there are 1 to 17");
     assert_eq!(with(8, 15), "Alive: 15 bytes of payload, where there should be 16");

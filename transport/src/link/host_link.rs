@@ -444,9 +444,7 @@ impl HostLink {
 
     /// Ends the connection over a frame that could not be read.
     fn break_off(&mut self, now: Nanos, fault: WireFault) -> Parting {
-        let is_of_another_version = matches!(fault, WireFault::Version(_));
-        let code = if is_of_another_version { CloseCode::Mismatch } else { CloseCode::Protocol };
-        self.part(now, Some(code), fault.to_string())
+        self.part(now, Some(fault.close_code()), fault.to_string())
     }
 
     /// Ends the connection and decides when there is to be another.

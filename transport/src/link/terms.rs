@@ -1,7 +1,7 @@
 //! What two hosts must agree on before they exchange anything: a [`LinkTerms`] on each side, and
 //! the sentence that says where they differ.
 
-use crate::wire::{CloseCode, Hello, HostRole, OfferedModel, RecordList};
+use crate::wire::{CloseCode, Hello, HostRole, OfferedModel, RecordList, TensorWay};
 
 /// What a host offers on a link and expects there.
 #[derive(Clone, Debug)]
@@ -62,6 +62,18 @@ impl LinkTerms {
         if theirs.max_batch != ours.max_batch {
             let [a, b] = [theirs, ours].map(|hello| hello.max_batch);
             return Some(format!("batches: at most {a} requests at {name}, {b} at {}", ours.name));
+        }
+        if theirs.tensors != ours.tensors {
+            let way = |hello: &Hello| match TensorWay::from_code(hello.tensors) {
+                Some(TensorWay::Rdma) => "RDMA",
+                _ => "TCP",
+            };
+            return Some(format!(
+                "{name} moves tensors by {}, {} by {}: give `tensors` of [links] the same value on both",
+                way(theirs),
+                ours.name,
+                way(ours)
+            ));
         }
         // Less than half of them may be consumed and not granted again yet, see
         // `ReceiveCredits::due`.

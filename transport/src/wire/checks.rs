@@ -4,7 +4,7 @@
 use super::records::{
     Accepted, Alive, BackendCompletion, CloseCode, Closing, CreditGrant, GpuPresence, GrantedBatch, Hello,
     HostRole, MeasuredDelays, OfferedModel, Presence, ReadOutcome, RecordList, TensorData, TensorRead,
-    TensorWrite, TimeAnswer, TimeProbe,
+    TensorWay, TensorWrite, TimeAnswer, TimeProbe,
 };
 use super::text::Text;
 use crate::Nanos;
@@ -69,6 +69,7 @@ impl CheckedRecord for Hello {
         demand(HostRole::from_code(self.role).is_some(), "role", self.role, "1 to 3")?;
         let fits = self.first_gpu.checked_add(self.gpus).is_some();
         demand(fits, "first_gpu", self.first_gpu, "so small that all GPUs have a number below 2^32")?;
+        demand(TensorWay::from_code(self.tensors).is_some(), "tensors", self.tensors, "1 or 2")?;
         demand_text("name", &self.name)
     }
 }

@@ -2,6 +2,7 @@
 //! sentences are what a host logs and what it sends in a [`Closing`](super::Closing).
 
 use super::kind::{FrameKind, MAX_PAYLOAD_BYTES, VERSION};
+use super::records::CloseCode;
 
 /// An error in the bytes that a peer sent. Nothing after it on the connection can be read.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -49,6 +50,17 @@ pub enum WireFault {
         /// The values that are right.
         right: &'static str,
     },
+}
+
+impl WireFault {
+    /// Returns the code with which the connection is closed: connecting to a host of another
+    /// version again is of no use.
+    pub fn close_code(&self) -> CloseCode {
+        match self {
+            WireFault::Version(_) => CloseCode::Mismatch,
+            _ => CloseCode::Protocol,
+        }
+    }
 }
 
 /// The lengths that a kind of frame may have: a head, and then records of one size.

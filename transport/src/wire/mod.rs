@@ -37,7 +37,7 @@ pub use rdma_records::{ExportedClass, LandedAnswer, RdmaOffer};
 pub use records::{
     Accepted, Alive, BackendCompletion, CloseCode, Closing, CreditGrant, GpuPresence, GrantedBatch, Hello,
     HostRole, MeasuredDelays, OfferedModel, Presence, ReadOutcome, RecordList, TensorData, TensorRead,
-    TensorWrite, TimeAnswer, TimeProbe,
+    TensorWay, TensorWrite, TimeAnswer, TimeProbe,
 };
 pub use text::Text;
 

@@ -35,8 +35,10 @@ pub struct Hello {
     pub max_batch: u32,
     /// The records that it takes before it grants more: the first credits.
     pub credits: u32,
+    /// The code of a [`TensorWay`].
+    pub tensors: u32,
     /// The host's name, for messages.
-    pub name: Text<56>,
+    pub name: Text<52>,
 }
 
 /// The part that a host takes.
@@ -67,6 +69,23 @@ impl HostRole {
             HostRole::Scheduler => "scheduler",
             HostRole::Backend => "backend",
         }
+    }
+}
+
+/// What moves tensors between a frontend's host and a backend.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum TensorWay {
+    /// The frames of the link.
+    Frames = 1,
+    /// RDMA verbs, beside the link.
+    Rdma = 2,
+}
+
+impl TensorWay {
+    /// Returns the way with this code, `None` where there is none.
+    pub fn from_code(code: u32) -> Option<TensorWay> {
+        [TensorWay::Frames, TensorWay::Rdma].into_iter().find(|&way| way as u32 == code)
     }
 }
 

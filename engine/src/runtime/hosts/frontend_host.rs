@@ -39,10 +39,6 @@ const LEASE: Nanos = Nanos::from_secs(2);
 /// The time between two looks at deadlines.
 const LOOK_EVERY: Nanos = Nanos::from_millis(20);
 
-/// The sentence where one side of a link has [`DirectMemory`] and the other has not.
-const OTHER_TENSORS: &str = "one of the two hosts moves tensors by RDMA, the other by TCP: give `tensors` of [links] \
-                             the same value on both";
-
 /// The other ends of a frontend's rings, and its slots.
 pub(crate) struct LocalFrontend {
     pub(crate) requests: Consumer<Request>,
@@ -347,25 +343,17 @@ impl SlotServer {
     fn receive(&mut self, now: Nanos, local: &mut LocalFrontends) -> Option<Parting> {
         let SlotServer { port, direct, reads, refused } = self;
         let is_direct = direct.is_some();
-        let (mut offer, mut does_not_fit) = (None, false);
+        let mut offer = None;
         let parting = port.receive(now, |link, payload| match payload {
             Payload::Rdma(head, exported) if is_direct => {
                 offer = Some((head, exported.iter().collect::<Vec<_>>()));
                 0
             }
-            Payload::Rdma(..) => {
-                does_not_fit = true;
-                0
-            }
-            Payload::TensorRead(_) | Payload::TensorWrite(..) if is_direct => {
-                does_not_fit = true;
-                1
-            }
-            Payload::TensorRead(order) => {
+            Payload::TensorRead(order) if !is_direct => {
                 reads.push_back(order);
                 1
             }
-            Payload::TensorWrite(head, bytes) => {
+            Payload::TensorWrite(head, bytes) if !is_direct => {
                 local.write(head, bytes);
                 1
             }
@@ -380,9 +368,6 @@ impl SlotServer {
         });
         if parting.is_some() {
             return parting;
-        }
-        if does_not_fit {
-            return Some(port.close(now, CloseCode::Mismatch, OTHER_TENSORS));
         }
         let sentence = self.turn_direct(now, offer, local).err()?;
         Some(self.port.close(now, CloseCode::RdmaFailed, &sentence))

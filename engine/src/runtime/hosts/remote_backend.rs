@@ -313,7 +313,7 @@ mod tests {
     use super::*;
     use symphony_transport::message::{Completion, ModelId};
     use symphony_transport::slab::SlotId;
-    use symphony_transport::wire::{Hello, HostRole, Text};
+    use symphony_transport::wire::{Hello, HostRole, TensorWay, Text};
 
     const HEARTBEAT: Nanos = Nanos::from_millis(10);
 
@@ -355,6 +355,7 @@ mod tests {
             gpus: if role == HostRole::Backend { 2 } else { 0 },
             max_batch: 4,
             credits: 64,
+            tensors: TensorWay::Frames as u32,
             name: Text::new("host"),
         };
         LinkTerms { hello, models: Vec::new(), peer: (peer, 0) }

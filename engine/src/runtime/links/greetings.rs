@@ -23,8 +23,8 @@ pub(super) enum Greeted {
     Waits,
     /// The peer's role and number; the bytes that came are the link's.
     As((HostRole, u32), Vec<u8>),
-    /// The last bytes for what is no peer.
-    Refused(Vec<u8>),
+    /// What is no peer, and why: the code and the sentence of the last frame.
+    Refused(CloseCode, String),
 }
 
 /// What the first frame of a connection says of the peer.
@@ -74,15 +74,16 @@ impl Greetings {
             }
             Ok(Some((Payload::Hello(hello, _), _))) => {
                 let role = HostRole::from_code(hello.role);
-                role.map(|role| (role, hello.number)).ok_or("Hello: no such role".to_owned())
+                let no_role = (CloseCode::Protocol, "Hello: no such role".to_owned());
+                role.map(|role| (role, hello.number)).ok_or(no_role)
             }
-            Ok(_) => Err("the first frame of a connection is a Hello".to_owned()),
-            Err(fault) => Err(fault.to_string()),
+            Ok(_) => Err((CloseCode::Protocol, "the first frame of a connection is a Hello".to_owned())),
+            Err(fault) => Err((fault.close_code(), fault.to_string())),
         };
         let bytes = self.0.swap_remove(at).bytes;
         Some(match greeted {
             Ok(peer) => Greeted::As(peer, bytes),
-            Err(sentence) => Greeted::Refused(closing(CloseCode::Protocol, &sentence)),
+            Err((code, sentence)) => Greeted::Refused(code, sentence),
         })
     }
 

@@ -195,7 +195,10 @@ impl LinkThread {
             SocketChange::Introduced(at, bytes) => self.host.take_in(at, &bytes),
             SocketChange::Mistaken(at, other) => self.turn_away(at, other, now),
             SocketChange::Greeted(_, Greeted::Waits) => {}
-            SocketChange::Greeted(socket, Greeted::Refused(bytes)) => self.refuse(now, socket, &bytes),
+            SocketChange::Greeted(socket, Greeted::Refused(code, sentence)) => {
+                tracing::warn!("a connection was refused: {sentence}");
+                self.refuse(now, socket, &closing(code, &sentence));
+            }
             SocketChange::Greeted(socket, Greeted::As(peer, bytes)) => self.greet(now, socket, peer, &bytes),
             SocketChange::Closed(socket, end) => self.on_closed(now, socket, &end),
         }

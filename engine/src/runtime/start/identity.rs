@@ -2,7 +2,7 @@
 //! of the links between them.
 
 use super::error::StartError;
-use crate::config::{Config, ExecutorGroup, HostConfig, RepositoryControl, Role};
+use crate::config::{Config, ExecutorGroup, HostConfig, RepositoryControl, Role, TensorTransport};
 use crate::runtime::frontend::{ModelInfo, SlotState};
 use ring::digest::{SHA256, digest};
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 use symphony_scheduler::limits;
 use symphony_transport::link::LinkTerms;
-use symphony_transport::wire::{Hello, HostRole, OfferedModel, Text};
+use symphony_transport::wire::{Hello, HostRole, OfferedModel, TensorWay, Text};
 
 /// The records that hosts with requests and answers take at a time: all that a frontend may have in
 /// flight, since the rows of a request come together.
@@ -168,9 +168,17 @@ impl<'a> CommonTerms<'a> {
             gpus: gpus.len() as u32,
             max_batch: self.max_batch,
             credits: credits.max(2 * self.max_batch),
+            tensors: tensor_way(config.links.tensors) as u32,
             name: Text::new(&identity.host(config).name),
         };
         LinkTerms { hello, models: self.models.clone(), peer: (wire_role(peer.role), peer.number as u32) }
+    }
+}
+
+fn tensor_way(tensors: TensorTransport) -> TensorWay {
+    match tensors {
+        TensorTransport::Tcp => TensorWay::Frames,
+        TensorTransport::Rdma => TensorWay::Rdma,
     }
 }
 
