@@ -21,6 +21,9 @@ const OPEN_FILES: u64 = 16_384;
 /// Locked memory, in bytes, that io_uring and registered slots may take.
 const LOCKED_BYTES: u64 = 64 << 20;
 
+/// Bytes of a huge page.
+const HUGE_PAGE: u64 = 2 << 20;
+
 /// The longest wait for a peer.
 const REACHED_WITHIN: Duration = Duration::from_secs(2);
 
@@ -92,7 +95,7 @@ pub(super) fn doctor(arguments: DoctorArguments) -> Result<(), CommandFailure> {
     let mut findings = vec![
         open_files(),
         locked_memory(&config),
-        huge_pages(),
+        huge_pages(&config),
         isolated_cores(&config),
         interrupts(),
         clock_source(),
@@ -155,7 +158,24 @@ fn kernel_file(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
-fn huge_pages() -> Finding {
+/// Returns the huge pages that slots lie on which a device reaches, where there are any.
+fn pages_of_slots(config: &Config) -> u64 {
+    match config.links.tensors {
+        TensorTransport::Tcp => 0,
+        TensorTransport::Rdma => (config.memory.slab_bytes() as u64).div_ceil(HUGE_PAGE),
+    }
+}
+
+fn huge_pages(config: &Config) -> Finding {
+    let needed = pages_of_slots(config);
+    if needed > 0 {
+        let free: u64 = kernel_file("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
+            .parse()
+            .unwrap_or_default();
+        let is = format!("{free} of 2 MiB are free; slots that the RDMA device reads fill {needed}");
+        let mend = format!("sysctl vm.nr_hugepages={needed}, before the memory is in pieces");
+        return Finding::new(free >= needed, Severity::Slower, "huge pages", is, mend);
+    }
     let pages: u64 = kernel_file("/proc/sys/vm/nr_hugepages").parse().unwrap_or_default();
     let transparent = kernel_file("/sys/kernel/mm/transparent_hugepage/enabled");
     let given = transparent.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(word, _)| word);

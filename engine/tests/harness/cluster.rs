@@ -17,10 +17,6 @@ const RATE: f64 = 20.0;
 /// The window in which answers are counted, to find out that all is well again.
 const WINDOW: Duration = Duration::from_millis(500);
 
-/// The time in which the good rate has to be back: ten times what it should take, since other
-/// programs may run on the machine.
-const BACK_WITHIN: Duration = Duration::from_secs(20);
-
 /// The processes, by their names in CONFIG.
 pub(crate) const NAMES: [&str; 5] = ["front-a", "front-b", "scheduler", "gpus", "cpu"];
 
@@ -41,6 +37,9 @@ pub(crate) struct ClusterSetup {
     pub(crate) gpus: usize,
     /// The time that requests have.
     pub(crate) slo: Duration,
+    /// The time in which the good rate has to be back: ten times what it should take, since other
+    /// programs may run on the machine.
+    pub(crate) back_within: Duration,
     /// What is put before the command of a host.
     pub(crate) before: Box<dyn Fn(usize) -> Vec<String>>,
     /// What a host's CONFIG has besides; the files that it names are made in the folder.
@@ -56,6 +55,7 @@ impl Default for ClusterSetup {
             in_config: true,
             gpus: 2,
             slo: Duration::from_secs(1),
+            back_within: Duration::from_secs(20),
             before: Box::new(|_| Vec::new()),
             more: Box::new(|_, _| String::new()),
         }
@@ -354,6 +354,6 @@ pub(crate) fn wait_until_good(cluster: &Cluster, clients: &[Clients], what: &str
             return began.elapsed() - WINDOW.min(began.elapsed());
         }
         let logs = || cluster.logs();
-        assert!(began.elapsed() < BACK_WITHIN, "{what}: not good again: {new:?}\n{}", logs());
+        assert!(began.elapsed() < cluster.setup.back_within, "{what}: not good again: {new:?}\n{}", logs());
     }
 }

@@ -1,6 +1,7 @@
 //! What a link costs over real sockets on loopback, as JSON: `cargo bench -p symphony-transport
-//! --bench links -- wire` or `-- incast`. Threads sleep while they wait, so that a machine with few
-//! cores measures work, and rates are by processor time of the receiving thread.
+//! --bench links -- wire` or `-- incast`; with `--features rdma` also `-- incast --rdma`. Threads
+//! sleep while they wait, so that a machine with few cores measures work, and rates are by
+//! processor time of the receiving thread.
 
 use bare_uring::BareSocket;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -12,9 +13,13 @@ use symphony_transport::Nanos;
 use symphony_transport::link::{HostLink, LinkTerms};
 use symphony_transport::message::{Ending, Request, Response};
 use symphony_transport::tcp::{SocketEvent, SocketId, SocketOptions, Sockets};
-use symphony_transport::wire::{Hello, HostRole, Payload, ReadOutcome, TensorData, TensorRead, Text};
+use symphony_transport::wire::{
+    Hello, HostRole, Payload, ReadOutcome, TensorData, TensorRead, TensorWay, Text,
+};
 
 mod bare_uring;
+#[cfg(feature = "rdma")]
+mod rdma_incast;
 
 /// Requests of a frame, and what they take on the wire.
 const BATCH: usize = 32;
@@ -44,6 +49,7 @@ fn terms(role: HostRole, peer: HostRole) -> LinkTerms {
         gpus: 0,
         max_batch: 64,
         credits: 1 << 16,
+        tensors: TensorWay::Frames as u32,
         name: Text::new(role.name()),
     };
     LinkTerms { hello, models: Vec::new(), peer: (peer, 0) }
@@ -369,6 +375,31 @@ fn serve_objects(mut sockets: Sockets) {
     }
 }
 
+/// Returns percentiles of times, as JSON.
+fn shares(times: &mut [f64]) -> String {
+    let [p50, p90, p99, p999, p9999] = [0.5, 0.9, 0.99, 0.999, 0.9999].map(|share| percentile(times, share));
+    format!(
+        "{{\"p50\": {p50:.3}, \"p90\": {p90:.3}, \"p99\": {p99:.3}, \"p99.9\": {p999:.3}, \
+         \"p99.99\": {p9999:.3}}}"
+    )
+}
+
+/// Returns what was measured of Figure 12, of which `measured` are fields of JSON.
+fn figure_12(measured: &str) -> String {
+    format!(
+        "{{\"frontends\": {FRONTENDS}, \"objects_each\": {OBJECTS}, \"object_bytes\": {OBJECT_BYTES}, \
+         {measured}}}"
+    )
+}
+
+#[cfg(feature = "rdma")]
+use rdma_incast::incast as rdma_incast;
+
+#[cfg(not(feature = "rdma"))]
+fn rdma_incast() -> Result<String, String> {
+    Err("--rdma: this benchmark was built without RDMA: add `--features rdma`".to_owned())
+}
+
 fn incast() -> String {
     let options = SocketOptions { sockets: 16, outgoing_bytes: 256 << 10, ..SocketOptions::default() };
     let mut frontends = Sockets::new(options).unwrap();
@@ -419,25 +450,21 @@ fn incast() -> String {
     backend.flush();
     drop(backend);
     server.join().unwrap();
-    let [p50, p90, p99, p999, p9999] =
-        [0.5, 0.9, 0.99, 0.999, 0.9999].map(|share| percentile(&mut times, share));
-    format!(
-        "{{\"frontends\": {FRONTENDS}, \"objects_each\": {OBJECTS}, \"object_bytes\": {OBJECT_BYTES}, \
-         \"fetches\": {FETCHES}, \"tcp_ms\": {{\"p50\": {p50:.3}, \"p90\": {p90:.3}, \"p99\": {p99:.3}, \
-         \"p99.9\": {p999:.3}, \"p99.99\": {p9999:.3}}}, \"rdma\": \"not measured\"}}"
-    )
+    format!("\"fetches\": {FETCHES}, \"tcp_ms\": {}", shares(&mut times))
 }
 
 fn main() {
-    let which = std::env::args().find(|argument| argument == "wire" || argument == "incast");
-    let result = match which.as_deref() {
-        Some("wire") => wire(),
-        Some(_) => incast(),
-        None => {
-            eprintln!("say which: `wire` or `incast`");
-            std::process::exit(2);
-        }
+    let has = |word: &str| std::env::args().any(|argument| argument == word);
+    let result = match [has("wire"), has("incast"), has("--rdma")] {
+        [true, ..] => Ok(wire()),
+        [_, true, true] => rdma_incast().map(|measured| figure_12(&measured)),
+        [_, true, false] => Ok(figure_12(&incast())),
+        _ => Err("say which: `wire`, `incast` or `incast --rdma`".to_owned()),
     };
+    let result = result.unwrap_or_else(|sentence| {
+        eprintln!("{sentence}");
+        std::process::exit(2);
+    });
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
     let driver = Sockets::new(SocketOptions::default()).unwrap().driver().to_owned();

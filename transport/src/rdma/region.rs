@@ -100,7 +100,6 @@ struct RegisteredClass {
     slots: Registration,
     /// Where peers may read: the states.
     _states: Option<Registration>,
-    is_huge: bool,
 }
 
 /// A slab whose slots a device may reach, until it is dropped. Clones share it.
@@ -156,7 +155,7 @@ impl RegisteredSlab {
                 slots_key: slots.remote_key(),
                 states_key: states.as_ref().map_or(0, Registration::remote_key),
             };
-            classes.push(RegisteredClass { exported, slots, _states: states, is_huge: of.is_huge });
+            classes.push(RegisteredClass { exported, slots, _states: states });
         }
         Ok(RegisteredSlab { classes: classes.into(), view: view.clone() })
     }
@@ -166,12 +165,9 @@ impl RegisteredSlab {
         self.classes.iter().map(|class| class.exported)
     }
 
-    /// Returns the bytes that are locked, and how many of them lie on huge pages.
-    pub fn bytes(&self) -> [usize; 2] {
-        let bytes =
-            |class: &RegisteredClass| class.exported.slot_bytes as usize * class.exported.count as usize;
-        let huge = self.classes.iter().filter(|class| class.is_huge);
-        [self.classes.iter().map(bytes).sum(), huge.map(bytes).sum()]
+    /// Returns the bytes of slots that are locked.
+    pub fn bytes(&self) -> usize {
+        self.exported().map(|class| class.slot_bytes as usize * class.count as usize).sum()
     }
 
     /// Returns the slab.

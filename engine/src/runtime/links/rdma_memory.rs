@@ -110,11 +110,8 @@ mod device {
         };
         let registered: Result<Vec<RegisteredSlab>, _> = slabs.iter().map(register).collect();
         let slabs = registered.map_err(|error| error.to_string())?;
-        let [locked, huge] = [0, 1].map(|at| slabs.iter().map(|slab| slab.bytes()[at]).sum::<usize>() >> 20);
-        tracing::info!(
-            "RDMA device {}: {locked} MiB of slots are registered, {huge} MiB of them on huge pages",
-            device.name()
-        );
+        let locked = slabs.iter().map(RegisteredSlab::bytes).sum::<usize>() >> 20;
+        tracing::info!("RDMA device {}: {locked} MiB of slots are registered and locked", device.name());
         let side = match slots {
             SlotUse::Serves { outputs } => {
                 let rows = (LANDING_ROWS * outputs).clamp(LANDING_BYTES.start, LANDING_BYTES.end);

@@ -56,7 +56,7 @@ use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 use symphony_transport::message::BatchHeader;
 use symphony_transport::ring::Consumer;
-use symphony_transport::slab::SlabPages;
+use symphony_transport::slab::{ClassAddresses, SlabPages, SlabView};
 use symphony_transport::wire::GpuPresence;
 
 /// The share of another frontend's memory for requests that a frontend of
@@ -406,7 +406,9 @@ impl EngineBuilder {
             })
         };
         let made: Result<Vec<_>, _> = (0..count).map(frontend).collect();
-        Ok(made?.into_iter().unzip())
+        let made = made?;
+        self.log_pages(made.iter().map(|(_, peer)| &peer.slab));
+        Ok(made.into_iter().unzip())
     }
 
     /// Returns the pages for slots: a device that moves tensors reaches them.
@@ -415,6 +417,21 @@ impl EngineBuilder {
             TensorTransport::Tcp => SlabPages::Plain,
             TensorTransport::Rdma => SlabPages::HugeIfReserved,
         }
+    }
+
+    /// Logs on which pages slots lie.
+    fn log_pages<'v>(&self, slabs: impl IntoIterator<Item = &'v SlabView>) {
+        if self.slot_pages() == SlabPages::Plain {
+            return tracing::info!("slots of tensors lie on pages of the system's usual size");
+        }
+        let classes: Vec<ClassAddresses> = slabs.into_iter().flat_map(SlabView::addresses).collect();
+        let mib = |is_huge| {
+            let of_kind = classes.iter().filter(|class| class.is_huge == is_huge);
+            of_kind.map(|class| class.slot_bytes * class.count).sum::<usize>() >> 20
+        };
+        let (huge, plain) = (mib(true), mib(false));
+        let mend = if plain > 0 { ": `symphony doctor` says how to reserve more" } else { "" };
+        tracing::info!("{huge} MiB of slots lie on huge pages of 2 MiB, {plain} MiB on usual ones{mend}");
     }
 
     fn rings(

@@ -315,6 +315,8 @@ impl EngineBuilder {
     }
 
     /// Opens the device that moves tensors, if CONFIG asks for one.
+    ///
+    /// Errors: [`StartError::Tensors`].
     fn open_memory(
         &self,
         plan: &HostPlan,
@@ -358,6 +360,7 @@ impl EngineBuilder {
         let pages = self.slot_pages();
         let classes = slot_classes(&findings.models, 0, slots, bytes, pages);
         let (owner, view) = Slab::on_pages(&classes, 0, pages)?;
+        self.log_pages([&view]);
         Ok((owner.limited_to(slots, bytes), view))
     }
 
