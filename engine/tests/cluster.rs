@@ -43,17 +43,17 @@ fn a_program_that_was_built_without_rdma_refuses_to_run_with_it() {
 
 /// Checks that the scheduler and the backends answer operators, and no request for a model.
 fn check_operators_calls(cluster: &mut Cluster) {
-    for at in 2..NAMES.len() {
+    for (at, name) in NAMES.into_iter().enumerate().skip(2) {
         let address = cluster.process(at).admin_address().unwrap();
         let get = |path: &str| request(address, ("GET", path), "", "").unwrap();
         for path in ["/v2/health/live", "/v2/health/ready", "/dashboard", "/dashboard/data"] {
             let (status, _, body) = get(path);
-            assert_eq!(status, 200, "{} {path}: {body}", NAMES[at]);
+            assert_eq!(status, 200, "{} {path}: {body}", name);
         }
         let (status, body) = ask(address, "increment", 1).unwrap();
-        assert_eq!(status, 404, "{}: {body}", NAMES[at]);
+        assert_eq!(status, 404, "{}: {body}", name);
         let metrics = get("/metrics").2;
-        let families: &[&str] = match NAMES[at] {
+        let families: &[&str] = match name {
             "scheduler" => &[
                 "symphony_link_up{peer=\"front-b\",role=\"frontend\"} 1",
                 "symphony_link_up{peer=\"gpus\",role=\"backend\"} 1",
@@ -70,7 +70,7 @@ fn check_operators_calls(cluster: &mut Cluster) {
             _ => &["symphony_link_up{peer=\"front-a\",role=\"frontend\"} 1", "symphony_gpus 2"],
         };
         for family in families {
-            assert!(metrics.contains(family), "{}: no {family} in\n{metrics}", NAMES[at]);
+            assert!(metrics.contains(family), "{}: no {family} in\n{metrics}", name);
         }
     }
 }

@@ -52,8 +52,10 @@ const OF_LINKS: [LinkFamily; 9] = [
     ),
 ];
 
+type DelayOf = fn(&Network) -> Nanos;
+
 /// The ways whose delays a model's queues allow for.
-const WAYS: [(&str, fn(&Network) -> Nanos); 3] = [
+const WAYS: [(&str, DelayOf); 3] = [
     ("control", |network| network.control),
     ("data_per_request", |network| network.data_per_request),
     ("result", |network| network.result),
