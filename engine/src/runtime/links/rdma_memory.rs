@@ -37,7 +37,8 @@ pub(crate) fn open_memory(
 
 /// Looks whether the device that CONFIG asks for can be used, and returns its name.
 ///
-/// Errors: as [`open_memory`], but for memory.
+/// Errors: a sentence: there is no library, device or port, or the program was built without the
+/// feature.
 pub fn find_rdma_device(config: &LinkConfig) -> Result<String, String> {
     device::find(config)
 }
