@@ -3,7 +3,7 @@
 
 use super::failure::CommandFailure;
 use crate::config::{
-    Config, DiscoveryConfig, ExecutorKind, HostConfig, LinkConfig, TensorTransport, read_config,
+    Config, DiscoveryConfig, ExecutorKind, HostConfig, LinkConfig, Role, TensorTransport, read_config,
 };
 use crate::runtime::discovery::{ProbedSource, probe};
 use crate::runtime::links::find_rdma_device;
@@ -298,7 +298,7 @@ fn gpu_libraries(config: &Config) -> Option<Finding> {
 
 /// Tries to listen at the host's address.
 fn own_port(host: &HostConfig) -> Option<Finding> {
-    if host.address.is_empty() {
+    if host.role == Role::Backend || host.address.is_empty() {
         return None;
     }
     let mend = "end the program that has the port, or give the host an address of this machine";
@@ -354,7 +354,6 @@ fn resolve(name: &str) -> Result<SocketAddr, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Role;
 
     #[test]
     fn a_kernels_list_of_cores_is_read() {
