@@ -476,10 +476,11 @@ fn the_delays_of_a_peers_frames_are_measured() {
     world.run(Nanos::from_secs(5));
     for host in &world.hosts {
         let delays = host.link.one_way();
-        assert!(delays.count() > 500, "four probes a heartbeat");
+        // Four probes a heartbeat, of the last half second to second.
+        assert!((64..200).contains(&delays.count()), "{}", delays.count());
         // 30 us and more; read in a turn of 250 us; now and then some milliseconds.
-        let [p10, p50, p999] = [0.1, 0.5, 0.999].map(|share| delays.percentile(share).unwrap());
+        let [p10, p50, longest] = [0.1, 0.5, 1.0].map(|share| delays.percentile(share).unwrap());
         assert!(Nanos::ZERO < p10 && p10 <= p50 && p50 < Nanos::from_millis(2), "{p10:?} {p50:?}");
-        assert!(Nanos::from_millis(2) < p999 && p999 < Nanos::from_millis(8), "{p999:?}");
+        assert!(p50 < longest && longest < Nanos::from_millis(8), "{longest:?}");
     }
 }

@@ -15,18 +15,19 @@ const BUCKETS: usize = (STEPS * POWERS) as usize + 1;
 /// The bits below the least delay that is told apart: 2^10 ns.
 const LEAST_BITS: u32 = 10;
 
-/// The delays of a half of the window, at least.
-const EPOCH: u64 = 4096;
+/// The time of an epoch, at least: a tail that is over costs goodput for twice as long.
+const EPOCH: Nanos = Nanos::from_millis(500);
 
-/// Counts of delays by size: those of the last `EPOCH` to twice as many, so that a tail that is
-/// over is forgotten. A fixed memory; a delay costs a few instructions.
+/// Counts of delays by size: those of the present epoch, and of the one before. An epoch is over
+/// after half a second, once it has enough delays, so that a tail that is over is forgotten, but
+/// not before something newer is known. A fixed memory; a delay costs a few instructions.
 ///
 /// ```
 /// use symphony_transport::Nanos;
 /// use symphony_transport::link::DelayWindow;
 ///
-/// let mut delays = DelayWindow::default();
-/// (1..=1000).for_each(|us| delays.record(Nanos::from_micros(us)));
+/// let mut delays = DelayWindow::new(64);
+/// (1..=1000).for_each(|us| delays.record(Nanos::from_micros(us), Nanos::ZERO));
 /// let p99 = delays.percentile(0.99).unwrap();
 /// assert!(Nanos::from_micros(990) <= p99 && p99 < Nanos::from_micros(1120));
 /// ```
@@ -35,12 +36,10 @@ pub struct DelayWindow {
     /// The counts of the epoch before, and of the present one.
     counts: [[u32; BUCKETS]; 2],
     totals: [u64; 2],
-}
-
-impl Default for DelayWindow {
-    fn default() -> DelayWindow {
-        DelayWindow { counts: [[0; BUCKETS]; 2], totals: [0; 2] }
-    }
+    /// When the present epoch began.
+    since: Nanos,
+    /// The delays of an epoch, at least.
+    least: u64,
 }
 
 /// The bucket of a delay.
@@ -63,14 +62,30 @@ fn end(bucket: usize) -> Nanos {
 }
 
 impl DelayWindow {
+    /// Makes an empty window whose epochs have at least so many delays.
+    pub fn new(least: u64) -> DelayWindow {
+        DelayWindow { counts: [[0; BUCKETS]; 2], totals: [0; 2], since: Nanos::ZERO, least }
+    }
+
     /// Takes a delay in.
-    pub fn record(&mut self, delay: Nanos) {
-        if self.totals[1] == EPOCH {
-            self.counts[0] = std::mem::replace(&mut self.counts[1], [0; BUCKETS]);
-            self.totals = [EPOCH, 0];
+    pub fn record(&mut self, delay: Nanos, now: Nanos) {
+        if self.is_over(now) {
+            self.begin_epoch(now);
         }
         self.counts[1][bucket(delay)] += 1;
         self.totals[1] += 1;
+    }
+
+    /// Returns true if the present epoch is over.
+    pub fn is_over(&self, now: Nanos) -> bool {
+        self.totals[1] >= self.least && now >= self.since + EPOCH
+    }
+
+    /// Begins an epoch: what was known before the last one is forgotten.
+    pub fn begin_epoch(&mut self, now: Nanos) {
+        self.counts[0] = std::mem::replace(&mut self.counts[1], [0; BUCKETS]);
+        self.totals = [self.totals[1], 0];
+        self.since = now;
     }
 
     /// Returns the delays in the window.
@@ -97,6 +112,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const LEAST: u64 = 64;
+
     proptest! {
         #![proptest_config(ProptestConfig {
             cases: if cfg!(miri) { 4 } else { 256 },
@@ -109,8 +126,8 @@ mod tests {
             delays in proptest::collection::vec(prop_oneof![0u64..5_000, 0u64..10_000_000_000], 1..400),
             share in 0.0f64..=1.0,
         ) {
-            let mut window = DelayWindow::default();
-            delays.iter().for_each(|&delay| window.record(Nanos(delay)));
+            let mut window = DelayWindow::new(LEAST);
+            delays.iter().for_each(|&delay| window.record(Nanos(delay), Nanos::ZERO));
             let mut sorted = delays.clone();
             sorted.sort_unstable();
             let rank = (delays.len() as f64 * share).ceil().max(1.0) as usize;
@@ -120,14 +137,21 @@ mod tests {
     }
 
     #[test]
-    fn a_tail_that_is_over_is_forgotten() {
-        let mut window = DelayWindow::default();
+    fn a_tail_that_is_over_is_forgotten_once_there_is_another() {
+        let mut window = DelayWindow::new(LEAST);
         assert_eq!(window.percentile(0.99), None);
-        (0..100).for_each(|_| window.record(Nanos::from_millis(50)));
-        (0..2 * EPOCH).for_each(|_| window.record(Nanos::from_micros(20)));
-        assert!(window.percentile(1.0).unwrap() < Nanos::from_micros(24));
-        assert!(window.count() <= 2 * EPOCH);
-        window.record(Nanos::MAX);
-        assert!(window.percentile(1.0).unwrap() > Nanos::from_secs(10));
+        let mut record = |delay: Nanos, count: u64, now: Nanos| {
+            (0..count).for_each(|_| window.record(delay, now));
+            (window.count(), window.percentile(1.0).unwrap())
+        };
+        let (long, short) = (Nanos::from_millis(50), Nanos::from_micros(20));
+        record(long, 100, Nanos::ZERO);
+        let (count, longest) = record(short, 2 * LEAST, EPOCH);
+        assert!(count == 100 + 2 * LEAST && longest > long);
+        // Long ago, yet nothing newer says what a delay is now.
+        let (count, longest) = record(short, 1, Nanos::from_secs(60));
+        assert!(count == 2 * LEAST + 1 && longest < Nanos::from_micros(24));
+        let (count, longest) = record(Nanos::MAX, 1, Nanos::from_secs(70));
+        assert!(count == 2 * LEAST + 2 && longest > Nanos::from_secs(10), "too few for an epoch");
     }
 }

@@ -18,6 +18,9 @@ const HEARTBEATS: u64 = 2;
 /// Probes for each heartbeat.
 const PROBES: u64 = 4;
 
+/// The delays of an epoch of the window, at least: fewer have no tail.
+const LEAST_DELAYS: u64 = 64;
+
 /// The end of a connection. The driver writes [`Parting::closing`], where there is one, and closes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Parting {
@@ -123,7 +126,7 @@ impl HostLink {
         let backoff = Backoff::new(terms.hello.incarnation);
         let phase = Phase::Down(now);
         let connection = ConnectionState::default();
-        let (clock, one_way) = (PeerClock::default(), DelayWindow::default());
+        let (clock, one_way) = (PeerClock::default(), DelayWindow::new(LEAST_DELAYS));
         HostLink { terms, phase, connection, known: 0, clock, one_way, round_trip: None, backoff }
     }
 
@@ -369,7 +372,7 @@ impl HostLink {
                 self.terms.check(&theirs, models, self.known)?;
                 // Another process's clock has another origin.
                 self.clock = PeerClock::default();
-                self.one_way = DelayWindow::default();
+                self.one_way = DelayWindow::new(LEAST_DELAYS);
                 self.round_trip = None;
                 self.known = theirs.incarnation;
                 self.connection.to_peer = SendCredits::new(theirs.credits);
@@ -421,7 +424,7 @@ impl HostLink {
     /// Notes the delay of a frame of the peer, once its clock can be mapped.
     fn note_delay(&mut self, now: Nanos, sent: Nanos) {
         if let Some(bounds) = self.clock.to_ours(sent, now) {
-            self.one_way.record(Nanos(now.0.saturating_sub(bounds.middle().0)));
+            self.one_way.record(Nanos(now.0.saturating_sub(bounds.middle().0)), now);
         }
     }
 

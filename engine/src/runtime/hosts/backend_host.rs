@@ -500,7 +500,7 @@ impl BackendHost {
 /// Notes what the fetch of a batch's inputs has taken, unless that of some row has failed.
 fn note_fetch(fetches: &mut FetchTimes, batch: &FetchedBatch, now: Nanos) {
     if batch.bytes > 0 && batch.rows.iter().all(|row| row.failed.is_none()) {
-        fetches.record(batch.bytes, now - batch.came);
+        fetches.record(batch.bytes, now - batch.came, now);
     }
 }
 

@@ -10,7 +10,7 @@ use symphony_transport::Nanos;
 use symphony_transport::wire::MeasuredDelays;
 
 /// The time between two looks at what was measured.
-const LOOK_EVERY: Nanos = Nanos::from_millis(500);
+const LOOK_EVERY: Nanos = Nanos::from_millis(250);
 
 /// A delay is told anew if it has changed by more than this, and by a quarter: a window's
 /// percentiles are right to an eighth.

@@ -19,7 +19,7 @@ const LEAST_FETCHES: u64 = 16;
 const RANGES: usize = 21;
 
 /// The time between two tellings.
-const TELL_EVERY: Nanos = Nanos::from_millis(500);
+const TELL_EVERY: Nanos = Nanos::from_millis(250);
 
 /// Returns the high percentile of the delays of the peer's frames on a link that is up, once enough
 /// have come.
@@ -53,7 +53,7 @@ pub(super) struct FetchTimes {
 
 impl Default for FetchTimes {
     fn default() -> FetchTimes {
-        FetchTimes { ranges: vec![DelayWindow::default(); RANGES] }
+        FetchTimes { ranges: vec![DelayWindow::new(LEAST_FETCHES); RANGES] }
     }
 }
 
@@ -71,9 +71,14 @@ fn least_kib(range: usize) -> u64 {
 }
 
 impl FetchTimes {
-    /// Takes in that the inputs of a batch, so many bytes, were fetched in this time.
-    pub(super) fn record(&mut self, bytes: usize, time: Nanos) {
-        self.ranges[range_of(bytes)].record(time);
+    /// Takes in that the inputs of a batch, so many bytes, were fetched in this time. All ranges
+    /// forget together: one that sees no batch any more would else keep what it knew in worse days.
+    pub(super) fn record(&mut self, bytes: usize, time: Nanos, now: Nanos) {
+        let range = range_of(bytes);
+        if self.ranges[range].is_over(now) {
+            self.ranges.iter_mut().for_each(|range| range.begin_epoch(now));
+        }
+        self.ranges[range].record(time, now);
     }
 
     /// Adds what is known of fetches: the line through the percentile of the least range that was
@@ -106,19 +111,35 @@ mod tests {
         // 100 us, and 2 us for each KiB: of 600 bytes, 64 KiB and 1 MiB.
         let time = |bytes: usize| Nanos::from_micros(100 + 2 * (bytes as u64 >> 10));
         for bytes in [600, 64 << 10, 1 << 20] {
-            (0..LEAST_FETCHES - 1).for_each(|_| fetches.record(bytes, time(bytes)));
+            (0..LEAST_FETCHES - 1).for_each(|_| fetches.record(bytes, time(bytes), Nanos::ZERO));
         }
         assert_eq!(told(&fetches), (Nanos::MAX, Nanos::MAX), "too few");
-        fetches.record(600, time(600));
+        fetches.record(600, time(600), Nanos::ZERO);
         let (fetch, per_kib) = told(&fetches);
         assert!(Nanos::from_micros(100) <= fetch && fetch < Nanos::from_micros(115), "{fetch:?}");
         assert_eq!(per_kib, Nanos::ZERO, "of one range nothing is known but its own time");
-        [64 << 10, 1 << 20].into_iter().for_each(|bytes| fetches.record(bytes, time(bytes)));
+        [64 << 10, 1 << 20].into_iter().for_each(|bytes| fetches.record(bytes, time(bytes), Nanos::ZERO));
         let (fetch, per_kib) = told(&fetches);
         for bytes in [600, 64 << 10, 1 << 20] {
             let line = fetch + Nanos(per_kib.0 * (bytes as u64 >> 10));
             assert!(time(bytes) <= line && line.0 < time(bytes).0 * 4 / 3, "{bytes} bytes: {line:?}");
         }
+    }
+
+    #[test]
+    fn a_range_without_batches_forgets_with_the_others() {
+        let mut fetches = FetchTimes::default();
+        let mut now = Nanos::ZERO;
+        let mut record = |bytes: usize, time: Nanos| {
+            (0..100).for_each(|_| fetches.record(bytes, time, now));
+            now = now + Nanos::from_secs(1);
+            told(&fetches)
+        };
+        let (_, per_kib) =
+            [(600, 1), (64 << 10, 300)].map(|(bytes, ms)| record(bytes, Nanos::from_millis(ms)))[1];
+        assert!(per_kib > Nanos::from_millis(4), "{per_kib:?}");
+        let forgotten = [1; 3].map(|ms| record(600, Nanos::from_millis(ms)).1);
+        assert_eq!(forgotten[2], Nanos::ZERO);
     }
 
     #[test]

@@ -33,9 +33,7 @@ mod tensor_path;
 
 pub(crate) use backend_host::{BackendHost, BackendParts, FrontendOfBackend, HostedRings, RowBytes};
 pub(crate) use delay_feed::{DelayFeed, DelayWays, FedModel};
-#[cfg(feature = "rdma")]
-pub(crate) use direct_memory::DirectEnd;
-pub(crate) use direct_memory::DirectMemory;
+pub(crate) use direct_memory::{DirectEnd, DirectMemory};
 pub(crate) use frontend_host::{BackendOfFrontend, FrontendHost, LocalFrontend};
 pub(crate) use host::{Host, HostLinks, HostPeer};
 pub(crate) use remote_frontend::FrontendRings;

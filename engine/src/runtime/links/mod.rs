@@ -20,5 +20,5 @@ mod running;
 
 pub use board::{LinkBoard, LinkState, LinkView};
 pub use rdma_memory::find_rdma_device;
-pub(crate) use rdma_memory::{SlotUse, open_memory};
+pub(crate) use rdma_memory::{OpenMemory, SlotUse, open_memory};
 pub(crate) use running::{LinkThreadPlan, RunningLinks};

@@ -18,6 +18,13 @@ pub(crate) enum SlotUse {
     Fetches,
 }
 
+/// What opens a device: [`open_memory`], or a simulation in its place.
+pub(crate) type OpenMemory = Box<
+    dyn Fn(&LinkConfig, SlotUse, &[SlabView], usize) -> Result<Vec<Option<Box<dyn DirectMemory>>>, String>
+        + Send
+        + Sync,
+>;
+
 /// Opens the device that CONFIG asks for, if any, and registers a host's slots. Returns what each
 /// of `links` links gets of it.
 ///

@@ -12,6 +12,7 @@ use crate::runtime::callbacks::Progress;
 use crate::runtime::clock::Clock;
 use crate::runtime::fault::FaultLatch;
 use crate::runtime::gpu_memory::ServedGpus;
+use crate::runtime::links::{OpenMemory, open_memory};
 use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::slack_for;
 use std::sync::Arc;
@@ -50,6 +51,8 @@ pub(super) struct EngineBuilder {
     pub(super) libraries: Libraries,
     /// The GPUs, which their backend threads add.
     pub(super) gpu_memory: Arc<ServedGpus>,
+    /// What opens the device that moves tensors, if CONFIG asks for one.
+    pub(super) open_memory: OpenMemory,
     /// The engine's number of the first frontend of this process.
     pub(super) first_frontend: u32,
     /// The flag that is cleared when the engine accepts no more requests.
@@ -90,6 +93,7 @@ impl EngineBuilder {
             lateness: None,
             libraries,
             gpu_memory: Arc::default(),
+            open_memory: Box::new(open_memory),
             first_frontend: 0,
             options,
             faults: FaultLatch::new(Arc::clone(&accepting)),

@@ -33,7 +33,7 @@ use crate::runtime::counters::Counters;
 use crate::runtime::engine::{Engine, Stage};
 use crate::runtime::frontend::model_table::{InFlightCounts, ModelTable};
 use crate::runtime::frontend::{Frontend, FrontendPeer, FrontendSetup, QueryTable, largest_slot};
-use crate::runtime::links::{LinkThreadPlan, RunningLinks};
+use crate::runtime::links::{LinkThreadPlan, OpenMemory, RunningLinks};
 use crate::runtime::model_slots::{ChangeChannels, ModelSlots, SlotContext, sleep_for_a_change};
 use crate::runtime::profiling::{KeeperPlan, LearnedProfiles, ProfileKeeper};
 use crate::runtime::stall_watch;
@@ -139,16 +139,19 @@ pub(crate) fn assemble_in_virtual_time(
 }
 
 /// Puts the process of one host together that runs in virtual time; `emulate` makes the executor of
-/// its GPUs of the engine's.
+/// its GPUs of the engine's, `devices` stands in place of its RDMA device.
 ///
 /// Errors: [`StartError`].
 pub(crate) fn assemble_host_in_virtual_time<E: Executor<Model = Range<usize>> + 'static>(
     plan: &HostPlan,
     (clock, lateness): (Clock, Nanos),
+    devices: Option<OpenMemory>,
     emulate: impl FnOnce(EmulatedExecutor) -> E,
 ) -> Result<Assembly, StartError> {
     let builder = EngineBuilder::of_host(plan, &[], no_progress(), Options::default())?;
-    EngineBuilder { clock, lateness: Some(lateness), ..builder }.assemble_host(plan, emulate)
+    let open_memory = devices.unwrap_or(builder.open_memory);
+    let builder = EngineBuilder { clock, lateness: Some(lateness), open_memory, ..builder };
+    builder.assemble_host(plan, emulate)
 }
 
 impl EngineBuilder {

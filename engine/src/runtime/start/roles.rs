@@ -23,7 +23,7 @@ use crate::runtime::hosts::{
     FrontendHost, FrontendOfBackend, FrontendPlace, FrontendRings, HostedRings, LocalFrontend, PresenceRings,
     RowBytes, SchedulerHost,
 };
-use crate::runtime::links::{SlotUse, open_memory};
+use crate::runtime::links::SlotUse;
 use crate::runtime::profiling::LearnedProfiles;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -324,7 +324,7 @@ impl EngineBuilder {
         slabs: &[SlabView],
         links: usize,
     ) -> Result<Vec<Option<Box<dyn DirectMemory>>>, StartError> {
-        open_memory(&plan.whole.links, slots, slabs, links).map_err(StartError::Tensors)
+        (self.open_memory)(&plan.whole.links, slots, slabs, links).map_err(StartError::Tensors)
     }
 
     /// Makes the frontend of a host without clients, behind which its metrics are read: it has no

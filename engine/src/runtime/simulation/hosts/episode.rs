@@ -8,12 +8,15 @@
 use super::super::dice::Dice;
 use super::super::report::{BrokenInvariant, SeedReport, judge};
 use super::clients::{HostClients, RequestCounts};
+use super::devices::Devices;
 use super::network::{Connection, ConnectionEvent, End, LONGEST_DELAY};
 use super::plan::{GRACE, HEARTBEAT, HostsPlan};
 use super::site::Site;
 use crate::config::Role;
+use crate::runtime::hosts::Host;
 use std::collections::VecDeque;
 use symphony_transport::Nanos;
+use symphony_transport::rdma::RdmaCounters;
 use symphony_transport::wire::HostRole;
 
 /// The times between which faults begin.
@@ -60,6 +63,9 @@ pub struct HostsReport {
     pub cut: u64,
     /// Backends whose GPUs hung for a while.
     pub hung: u64,
+    /// Reads past the links, in the processes that lived to the end: of slots that were the
+    /// request's still, and of others.
+    pub direct_reads: [u64; 2],
     /// The virtual time that it took, in milliseconds.
     pub virtual_ms: u64,
 }
@@ -79,6 +85,9 @@ impl SeedReport for HostsReport {
         }
         self.cut += other.cut;
         self.hung += other.hung;
+        for which in 0..2 {
+            self.direct_reads[which] += other.direct_reads[which];
+        }
         self.virtual_ms += other.virtual_ms;
     }
 
@@ -157,7 +166,7 @@ pub fn run_hosts_episode(seed: u64) -> Result<HostsReport, BrokenInvariant> {
 impl HostsEpisode {
     fn new(seed: u64) -> Result<HostsEpisode, String> {
         let mut dice = Dice::new(seed, 0);
-        let plan = HostsPlan::draw(&mut dice)?;
+        let plan = HostsPlan::draw(&mut dice, Devices::new(Dice::new(seed, 1)))?;
         let mut sites: Vec<Site> = plan.hosts.iter().copied().map(Site::new).collect();
         sites.iter_mut().try_for_each(|site| site.start(&plan, Nanos::ZERO))?;
         let wires = wires_between(&sites);
@@ -187,6 +196,8 @@ impl HostsEpisode {
 
     fn run(&mut self) -> Result<HostsReport, String> {
         let calm = self.faults.iter().map(|fault| fault.end).max().unwrap_or(FAULTS.1);
+        self.run_until(calm)?;
+        self.plan.devices.iter().for_each(Devices::calm);
         self.run_until(calm + RECOVERY)?;
         let before = self.counts();
         self.run_until(calm + RECOVERY + AFTER)?;
@@ -204,9 +215,14 @@ impl HostsEpisode {
         self.check_answered()?;
         self.run_until_idle(self.now + PATIENCE)?;
         let processes = self.sites.iter().flat_map(|site| &site.process);
-        let repeated = processes.map(|process| process.host.repeated()).sum();
+        let hosts: Vec<&dyn Host> = processes.map(|process| &*process.host).collect();
+        let repeated = hosts.iter().map(|host| host.repeated()).sum();
+        let counters =
+            hosts.iter().flat_map(|host| (0..host.links()).filter_map(|at| host.direct_counters(at)));
+        let counters = counters.fold(RdmaCounters::default(), RdmaCounters::plus);
+        let direct_reads = [counters.reads, counters.stale_reads];
         let virtual_ms = self.now.0 / 1_000_000;
-        Ok(HostsReport { requests: self.counts(), repeated, virtual_ms, ..self.report })
+        Ok(HostsReport { requests: self.counts(), repeated, direct_reads, virtual_ms, ..self.report })
     }
 
     /// Runs until nothing is left anywhere: mostly that is at once.
@@ -434,12 +450,13 @@ impl HostsEpisode {
     }
 
     /// Checks, at a turn of the scheduler, that a backend that can't be heard is taken out within
-    /// two heartbeats.
+    /// two heartbeats in which the scheduler itself did not stand still.
     fn check_silence(&mut self, at: usize) -> Result<(), String> {
         if !self.sites[at].has_role(Role::Scheduler) {
             return Ok(());
         }
         let now = self.now;
+        let listens_since = self.sites[at].paused_until;
         for site in 0..self.sites.len() {
             if !self.sites[site].is_unheard(now) {
                 self.sites[site].unheard_since = Nanos::MAX;
@@ -447,7 +464,7 @@ impl HostsEpisode {
             }
             // What was under way is heard still; a turn may take some cycles.
             let bound = Nanos(2 * HEARTBEAT.0) + LONGEST_DELAY + Nanos::from_millis(3);
-            let since = now - self.sites[site].unheard_since;
+            let since = now - self.sites[site].unheard_since.max(listens_since);
             let Site { identity, .. } = self.sites[site];
             let Some(process) = &self.sites[at].process else { continue };
             if since <= bound || identity.role != Role::Backend {

@@ -11,10 +11,12 @@
 //!     clients      requests into a frontend, answers checked byte by byte
 //!     computing    GPUs whose outputs follow from their inputs
 //!   network        the connections between the hosts
+//!   devices        reads and writes of their slots past the connections, for every other seed
 //! ```
 
 mod clients;
 mod computing;
+mod devices;
 mod episode;
 mod network;
 mod plan;

@@ -2,6 +2,7 @@
 //! the CONFIG that all of them read.
 
 use super::super::dice::Dice;
+use super::devices::Devices;
 use crate::config::{Config, Role, parse_config};
 use crate::runtime::start::HostIdentity;
 use std::fmt::Write as _;
@@ -48,13 +49,17 @@ pub(super) struct HostsPlan {
     pub(super) gpus: usize,
     /// Bytes of a row's input, and of its output.
     pub(super) row_bytes: usize,
+    /// What moves tensors, where the links do not.
+    pub(super) devices: Option<Devices>,
 }
 
 impl HostsPlan {
     /// Draws a plan.
     ///
     /// Errors: the configuration is refused.
-    pub(super) fn draw(dice: &mut Dice) -> Result<HostsPlan, String> {
+    pub(super) fn draw(dice: &mut Dice, devices: Devices) -> Result<HostsPlan, String> {
+        let devices = dice.chance(0.5).then_some(devices);
+        let tensors = if devices.is_some() { "rdma" } else { "tcp" };
         let (frontends, backends, models) = (dice.count(1, 3), dice.count(2, 4), dice.count(1, 4));
         let row_bytes = 8 << dice.count(0, 6);
         let policy = if dice.chance(0.5) { "symphony-published" } else { "symphony" };
@@ -62,7 +67,8 @@ impl HostsPlan {
         let grace = GRACE.0 / 1_000_000;
         let mut text = format!(
             "policy = \"{policy}\"\n{tuning}[network]\ncontrol_us = {DELAY_US}\nresult_us = {DELAY_US}\n\
-             [http]\nmax_in_flight = 2048\n[faults]\ngrace_ms = {grace}\n[links]\nheartbeat_ms = {}\n\
+             [http]\nmax_in_flight = 2048\n[faults]\ngrace_ms = {grace}\n[memory]\nslab_mb = 64\n\
+             [links]\ntensors = \"{tensors}\"\nheartbeat_ms = {}\n\
              [[hosts]]\nname = \"scheduler\"\nrole = \"scheduler\"\naddress = \"scheduler:1\"\n",
             HEARTBEAT.0 / 1_000_000
         );
@@ -101,6 +107,6 @@ impl HostsPlan {
             .flat_map(|role| HostIdentity::all(&config, role).collect::<Vec<_>>())
             .map(|identity| (identity, HostClock::draw(dice)))
             .collect();
-        Ok(HostsPlan { config, hosts, models, gpus, row_bytes })
+        Ok(HostsPlan { config, hosts, models, gpus, row_bytes, devices })
     }
 }

@@ -8,6 +8,7 @@ use super::plan::{HostClock, HostsPlan};
 use crate::config::Role;
 use crate::runtime::clock::Clock;
 use crate::runtime::hosts::Host;
+use crate::runtime::links::OpenMemory;
 use crate::runtime::start::{Assembly, HostIdentity, HostPlan, assemble_host_in_virtual_time};
 use crate::runtime::threads::agent::Member;
 use std::sync::Arc;
@@ -81,7 +82,10 @@ impl Site {
         let row_bytes = plan.row_bytes;
         let gpus_hang_until = Arc::new(AtomicU64::new(0));
         let hangs = Arc::clone(&gpus_hang_until);
-        let assembly = assemble_host_in_virtual_time(&host, (clock.clone(), LATENESS), |emulated| {
+        let devices = plan.devices.clone().map(|devices| -> OpenMemory {
+            Box::new(move |_, _, slabs, links| Ok(devices.memories(slabs, links)))
+        });
+        let assembly = assemble_host_in_virtual_time(&host, (clock.clone(), LATENESS), devices, |emulated| {
             ComputingExecutor::new(emulated, row_bytes, hangs)
         });
         let Assembly { stages, mut frontends, links, .. } = assembly.map_err(|error| error.to_string())?;
