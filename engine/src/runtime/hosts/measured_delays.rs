@@ -132,7 +132,7 @@ mod tests {
         let mut now = Nanos::ZERO;
         let mut record = |bytes: usize, time: Nanos| {
             (0..100).for_each(|_| fetches.record(bytes, time, now));
-            now = now + Nanos::from_secs(1);
+            now += Nanos::from_secs(1);
             told(&fetches)
         };
         let (_, per_kib) =
