@@ -228,6 +228,82 @@ fn a_model_that_no_plan_can_be_made_of_names_the_operator_and_what_the_library_l
     }
 }
 
+/// A model of matrices `x` whose determinants `y` no plan can have.
+fn determinants() -> Vec<u8> {
+    onnx::file(&onnx::graph(
+        &[onnx::node("Det", &["x"], &["d"], &[]), onnx::node("Unsqueeze", &["d", "axes"], &["y"], &[])],
+        &[onnx::whole_numbers("axes", &[1])],
+        &[onnx::tensor("x", onnx::FLOAT, &[0, 2, 2])],
+        &[onnx::tensor("y", onnx::FLOAT, &[0, 1])],
+    ))
+}
+
+/// Serves a model on a fake GPU by the provider, whose parts have these faults, asks it `inputs`
+/// thrice, and returns the last answer's numbers, the log and the count of what was called.
+fn by_the_provider(model: &[u8], faults: &str, inputs: &Value) -> (Vec<f64>, String, String) {
+    let (gpus, config) = (FakeGpus::new(), config(1));
+    std::fs::write(config.path().join("model.onnx"), model).unwrap();
+    let file = config.path().join("symphony.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace(linear().to_str().unwrap(), "model.onnx")).unwrap();
+    let (log, report) = (config.path().join("log"), config.path().join("report"));
+    let mut command = symphony(&gpus);
+    gpus.show_provider_to(&mut command, &onnx_library());
+    command.args(["serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]).arg(config.path());
+    command.env("SYMPHONY_FAKE_LIBRARY_FAULTS", faults).env("SYMPHONY_FAKE_LIBRARY_REPORT", &report);
+    let log_file = std::fs::File::create(&log).unwrap();
+    let mut server = ServerProcess::start(&mut command, Stdio::from(log_file));
+    let path = ("POST", "/v2/models/model/infer");
+    let asked = || request(server.address(), path, "", &json!({ "inputs": inputs }).to_string()).unwrap();
+    let (status, _, answer) = (0..3).map(|_| asked()).last().unwrap();
+    assert_eq!(status, 200, "{answer}");
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    let numbers = answer["outputs"][0]["data"].as_array().unwrap().iter().filter_map(Value::as_f64).collect();
+    assert_eq!(server.interrupt(), Some(0));
+    let read = |file| std::fs::read_to_string(file).unwrap_or_default();
+    (numbers, read(&log), read(&report))
+}
+
+fn near(found: &[f64], expected: &[f64]) -> bool {
+    found.len() == expected.len() && found.iter().zip(expected).all(|(x, y)| (x - y).abs() < 1e-5)
+}
+
+#[test]
+fn a_model_that_no_plan_can_be_made_of_runs_on_our_stream_by_a_graph_for_each_batch_size() {
+    let matrices =
+        json!([{ "name": "x", "shape": [2, 2, 2], "datatype": "FP32", "data": [1, 2, 3, 4, 2, 1, 1, 3] }]);
+    let (found, log, report) = by_the_provider(&determinants(), "", &matrices);
+    assert!(near(&found, &[-2.0, 5.0]), "{found:?}");
+    let runs =
+        "runs on GPU 0 by ONNX Runtime's CUDA provider: it can't become a plan (plans lack the operators Det";
+    assert!(log.contains(runs) && !log.contains("without CUDA graphs"), "{log}");
+    let count =
+        |what: &str| report.lines().find_map(|line| line.strip_prefix(what)?.trim().parse::<u32>().ok());
+    // Batches of 1 to 4 rows; two of them were run once more before, and two rows thrice since.
+    assert_eq!(count("graph captured"), Some(4), "{report}");
+    assert!(count("graph launched") >= Some(5) && count("user_compute_stream") >= Some(1), "{report}");
+    assert_eq!(count("left"), Some(0), "{report}");
+}
+
+#[test]
+fn what_the_provider_does_not_take_of_ours_is_left_out_and_said() {
+    let added = json!([
+        { "name": "n", "shape": [2, 1], "datatype": "INT64", "data": [3, 1] },
+        { "name": "x", "shape": [2, 1], "datatype": "FP32", "data": [0.5, 2] }
+    ]);
+    let (found, log, report) = by_the_provider(&onnx::loop_model(), "", &added);
+    assert_eq!(found, [3.5, 5.0]);
+    let why = "no graph can be captured: the model has the control flow node Loop";
+    assert!(log.contains("without CUDA graphs (") && log.contains(why), "{log}");
+    assert!(report.contains("RunWithBinding") && !report.contains("graph captured"), "{report}");
+    let matrices = json!([{ "name": "x", "shape": [1, 2, 2], "datatype": "FP32", "data": [1, 2, 3, 4] }]);
+    let (found, log, report) = by_the_provider(&determinants(), "user_compute_stream:0:1", &matrices);
+    assert!(near(&found, &[-2.0]), "{found:?}");
+    let why = "user_compute_stream fails with 1";
+    assert!(log.contains("on the provider's own stream and memory (") && log.contains(why), "{log}");
+    assert!(!report.contains("RunWithBinding"), "{report}");
+}
+
 #[test]
 fn a_gpu_with_an_ecc_error_or_that_hangs_is_taken_out_and_the_other_one_answers() {
     for (fault, reason) in

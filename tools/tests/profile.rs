@@ -114,6 +114,23 @@ fn on_a_gpu_sizes_may_be_chosen() {
 }
 
 #[test]
+fn the_cuda_provider_is_measured_beside_plans() {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpu/tests/data/linear.onnx");
+    let gpus = FakeGpus::new();
+    for device in ["cuda:0", "onnxruntime-cuda:0"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_profile"));
+        gpus.show_provider_to(gpus.show_to(&mut command), &onnx_library());
+        command.args(["--seconds", "0.05", "--max-batch", "3", "--json", "--device", device, "--model"]);
+        let output = command.arg(&model).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["device"], device);
+        let rows = report["table"].as_array().unwrap();
+        assert!(rows.len() == 3 && rows.iter().all(|row| row["p50_ms"].as_f64() > Some(0.0)), "{report}");
+    }
+}
+
+#[test]
 fn a_library_without_the_cuda_provider_is_refused_with_what_would_be_right() {
     let output = profile("onnxruntime-cuda:0", &onnx_library());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

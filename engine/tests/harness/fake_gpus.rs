@@ -43,6 +43,18 @@ impl FakeGpus {
         std::os::unix::fs::symlink(library, self.folder.path().join(name)).unwrap();
     }
 
+    /// Has a program find ONNX Runtime with a CUDA provider, which computes on the host by the
+    /// real library.
+    #[allow(dead_code, reason = "not every test has it")]
+    pub(crate) fn show_provider_to<'a>(&self, command: &'a mut Command, real: &Path) -> &'a mut Command {
+        let link = self.folder.path().join("libonnxruntime.so");
+        if !link.exists() {
+            let library = std::fs::read_link(self.folder.path().join("libcuda.so")).unwrap();
+            self.link_library("libonnxruntime.so", &library);
+        }
+        command.env("ORT_DYLIB_PATH", link).env("SYMPHONY_FAKE_ONNXRUNTIME", real)
+    }
+
     /// Has a program find GPUs.
     pub(crate) fn show_to<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let compiler: PathBuf = made_folder("nvrtc");

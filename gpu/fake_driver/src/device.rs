@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use symphony_gpu::cuda::driver::{
     CallTensors, Device, DeviceFacts, DeviceObject, DevicePointer, Event, Graph, Kernel, LaunchShape,
-    LibraryState, Module, Page, Pinned, PreparedCall, ReservedAddresses, Stream,
+    LibraryState, Module, Page, Pinned, PreparedCall, ReservedAddresses, Stream, StreamHandle,
 };
 use symphony_gpu::cuda::launch::KERNELS;
 use symphony_gpu::cuda::library_kernels::call::{CUBLASLT, CUDNN, LibraryCall};
@@ -117,6 +117,16 @@ impl FakeDevice {
         }
         let call = Box::new(call);
         self.put(name, stream, |_| Ok(Task::Call { call, tensors, workspace_bytes }))
+    }
+
+    /// Copies device memory out, for a library that computes on the host.
+    pub(crate) fn read_memory(&self, address: u64, to: &mut [u8]) -> Result<(), String> {
+        lock(&self.shared.memory).read(address, to)
+    }
+
+    /// Copies bytes into device memory, as [`FakeDevice::read_memory`] does out of it.
+    pub(crate) fn write_memory(&self, address: u64, bytes: &[u8]) -> Result<(), String> {
+        lock(&self.shared.memory).write(address, bytes)
     }
 
     pub(crate) fn resume(&self) {
@@ -387,6 +397,12 @@ impl Device for FakeDevice {
             let number = state.number();
             state.queues.streams.insert(number, FakeStream::default());
             Ok(Stream(number))
+        })
+    }
+
+    fn stream_handle(&self, stream: Stream) -> DriverResult<StreamHandle> {
+        self.call("stream_handle", |state| {
+            stream_of(state, "stream_handle", stream).map(|_| StreamHandle(stream.0 as usize))
         })
     }
 

@@ -7,7 +7,8 @@
 //! well, which a program opens in place of NVIDIA's driver: a link `libcuda.so` to it in a folder
 //! of `LD_LIBRARY_PATH`. (No link `libcuda.so.1`: NVRTC opens that itself.) Its variables are in
 //! `library.rs`. Links `libcublasLt.so` and `libcudnn.so` make it those libraries as well; their
-//! variables are in `library_objects.rs`.
+//! variables are in `library_objects.rs`. A link `libonnxruntime.so` makes it that of ONNX Runtime,
+//! whose CUDA provider computes on the host (`onnxruntime.rs`).
 
 mod cublaslt_entry_points;
 mod cudnn_entry_points;
@@ -18,6 +19,8 @@ mod kernels;
 mod library;
 mod library_objects;
 mod memory;
+mod onnxruntime;
+mod onnxruntime_entry_points;
 mod queue;
 
 pub use device::FakeDevice;

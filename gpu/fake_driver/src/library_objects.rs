@@ -4,7 +4,7 @@
 //! | variable | what it sets |
 //! | --- | --- |
 //! | `SYMPHONY_FAKE_LIBRARY_FAULTS` | `FUNCTION:AFTER:STATUS,…`: a function that returns this number after it has gone well so often, from then on |
-//! | `SYMPHONY_FAKE_LIBRARY_REPORT` | a file that is written whenever a handle is destroyed: a line `FUNCTION CALLS` for each function, and `left OBJECTS` for what was not destroyed |
+//! | `SYMPHONY_FAKE_LIBRARY_REPORT` | a file that is written whenever a handle is destroyed, and with each run of ONNX Runtime's: a line `FUNCTION CALLS` for each function, and `left OBJECTS` for what was not destroyed |
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_void;
@@ -86,18 +86,22 @@ impl LibraryObjects {
     pub(crate) fn destroy(&mut self, handle: *mut c_void, kind: &str) -> Result<(), Status> {
         self.find(handle, kind)?;
         self.by_number.remove(&handle.addr());
-        if kind.ends_with("handle")
-            && let Ok(path) = std::env::var("SYMPHONY_FAKE_LIBRARY_REPORT")
-        {
-            let mut text = String::new();
-            for (name, calls) in &self.calls {
-                let _ = writeln!(text, "{name} {calls}");
-            }
-            let _ = writeln!(text, "left {}", self.by_number.len());
-            // A report that can't be written is missing, which its reader notices.
-            let _ = std::fs::write(path, text);
+        if kind.ends_with("handle") {
+            self.report();
         }
         Ok(())
+    }
+
+    /// Writes the report, if one is asked for.
+    pub(crate) fn report(&self) {
+        let Ok(path) = std::env::var("SYMPHONY_FAKE_LIBRARY_REPORT") else { return };
+        let mut text = String::new();
+        for (name, calls) in &self.calls {
+            let _ = writeln!(text, "{name} {calls}");
+        }
+        let _ = writeln!(text, "left {}", self.by_number.len());
+        // A report that can't be written is missing, which its reader notices.
+        let _ = std::fs::write(path, text);
     }
 }
 
@@ -154,3 +158,24 @@ pub(crate) unsafe fn set_attribute(
         Ok(())
     }))
 }
+
+/// Writes functions of a library that only make an object of a kind, or only destroy one.
+macro_rules! object_functions {
+    ($(create $create:ident: $created:expr;)* $(destroy $destroy:ident: $destroyed:expr;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $create(to: *mut Handle) -> Status {
+                // SAFETY: the caller's.
+                unsafe { $crate::library_objects::give_object(to, stringify!($create), $created, |_| {}) }
+            }
+        )*
+        $(
+            #[unsafe(no_mangle)]
+            extern "C" fn $destroy(of: Handle) -> Status {
+                $crate::library_objects::take_object(of, stringify!($destroy), $destroyed)
+            }
+        )*
+    };
+}
+
+pub(crate) use object_functions;

@@ -50,6 +50,10 @@ pub struct Pinned(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Stream(pub u64);
 
+/// The address by which NVIDIA's libraries, and what is built on them, know a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct StreamHandle(pub usize);
+
 /// A point in a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Event(pub u64);
@@ -253,6 +257,10 @@ pub trait Device: Send + Sync {
 
     /// Makes a stream that waits for no other.
     fn create_stream(&self) -> DriverResult<Stream>;
+
+    /// Returns a stream as libraries beside the driver take it, which use it no longer than it is
+    /// there.
+    fn stream_handle(&self, stream: Stream) -> DriverResult<StreamHandle>;
 
     /// Makes an event, which is over until it is recorded.
     fn create_event(&self) -> DriverResult<Event>;

@@ -6,8 +6,8 @@ use super::error::DriverResult;
 use super::kernels::LoadedKernels;
 use super::launch::{KernelLaunch, TensorPlaces, kernel_launches};
 use super::library_kernels::prepared::{PreparedLaunch, PreparedPlan};
-use super::open::{CudaDevice, LOAD_PATIENCE};
-use super::owned::Owned;
+use super::open::CudaDevice;
+use super::owned::{LOAD_PATIENCE, Owned};
 use super::slots::SharedSlot;
 use crate::plan::{BatchPlan, Operand, PLAN_ALIGNMENT, Plan, PlanPort, PlanRegion};
 use crate::signature::Signature;
@@ -259,7 +259,7 @@ impl Lane {
 
     /// Waits until the outputs are on the host.
     pub(super) fn wait(&self) -> Result<(), String> {
-        self.device.wait_for(self.departure.ended.get(), LOAD_PATIENCE)
+        self.device.open.wait_for(self.departure.ended.get(), LOAD_PATIENCE)
     }
 
     /// Returns the times of the rows that have left.

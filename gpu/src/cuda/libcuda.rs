@@ -8,7 +8,7 @@
 use super::compiler::{KernelTarget, compile_kernels};
 use super::driver::{
     CallTensors, Device, DeviceFacts, DeviceObject, DevicePointer, Driver, Event, Graph, Kernel, LaunchShape,
-    LibraryState, Module, Page, Pinned, PreparedCall, ReservedAddresses, Stream,
+    LibraryState, Module, Page, Pinned, PreparedCall, ReservedAddresses, Stream, StreamHandle,
 };
 use super::error::{DriverError, DriverResult, FailedCall};
 use super::library_kernels::call::LibraryCall;
@@ -529,6 +529,10 @@ impl Device for LibcudaDevice {
             Ok((result, Object::Stream(stream)))
         });
         made.map(Stream)
+    }
+
+    fn stream_handle(&self, stream: Stream) -> DriverResult<StreamHandle> {
+        LibcudaDevice::stream(&self.objects(), stream).map(|stream| StreamHandle(stream.expose_provenance()))
     }
 
     fn create_event(&self) -> DriverResult<Event> {

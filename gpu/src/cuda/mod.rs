@@ -56,6 +56,7 @@ pub use library_kernels::native::installed_libraries;
 pub use library_kernels::prepared::LibraryUse;
 pub use model::CudaModel;
 pub use open::{CudaDevice, CudaDevices};
+pub(crate) use owned::LOAD_PATIENCE;
 pub use owned::{OpenDevice, Owned};
 pub use prebuilt::prebuilt_kernels;
 pub use source::kernel_source;

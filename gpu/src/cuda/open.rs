@@ -10,13 +10,6 @@ use super::room::SharedRoom;
 use crate::plan::Plan;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-/// The pause between two looks at an event that a load waits for.
-const LOOK_EVERY: Duration = Duration::from_micros(20);
-
-/// The time after which a device that a load waits for counts as lost.
-pub(super) const LOAD_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The least compute capability, before the point: that of cards whose tensor cores the kernels
 /// use.
@@ -124,26 +117,6 @@ impl CudaDevice {
     /// Makes an event that notes the device's time.
     pub(super) fn timed_event(&self) -> DriverResult<Owned<Event>> {
         Ok(Owned::new(&self.open, self.open.calls().create_timed_event()?))
-    }
-
-    /// Waits for an event, asleep: for loads and measurements, on threads that may wait.
-    ///
-    /// Errors: the driver's, or the device is given up, which it is here if it has not answered
-    /// after `patience`.
-    pub(super) fn wait_for(&self, event: Event, patience: Duration) -> Result<(), String> {
-        let began = Instant::now();
-        while !self.open.calls().is_over(event).map_err(|error| self.open.note(error).to_string())? {
-            if let Some(reason) = self.open.lost() {
-                return Err(reason.to_owned());
-            }
-            if began.elapsed() > patience {
-                let reason = format!("it has not answered for {:.1} s", patience.as_secs_f64());
-                self.open.give_up(reason.clone());
-                return Err(reason);
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
-        Ok(())
     }
 }
 

@@ -1,9 +1,16 @@
 //! Objects of a device that are given back when they are dropped, unless the device is lost: a call
 //! to one may not return.
 
-use super::driver::{Device, DeviceObject};
+use super::driver::{Device, DeviceObject, Event};
 use super::error::DriverError;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// The pause between two looks at an event that is waited for.
+const LOOK_EVERY: Duration = Duration::from_micros(20);
+
+/// The time after which a device that a load waits for counts as lost.
+pub(crate) const LOAD_PATIENCE: Duration = Duration::from_secs(60);
 
 /// An open device, and why it was given up if it was.
 pub struct OpenDevice {
@@ -39,6 +46,26 @@ impl OpenDevice {
     /// Returns why the device was given up; `None` while it can be used.
     pub fn lost(&self) -> Option<&str> {
         self.lost.get().map(String::as_str)
+    }
+
+    /// Waits for an event, asleep: for loads and measurements, on threads that may wait.
+    ///
+    /// Errors: the driver's, or the device is given up, which it is here if it has not answered
+    /// after `patience`.
+    pub(crate) fn wait_for(&self, event: Event, patience: Duration) -> Result<(), String> {
+        let began = Instant::now();
+        while !self.calls().is_over(event).map_err(|error| self.note(error).to_string())? {
+            if let Some(reason) = self.lost() {
+                return Err(reason.to_owned());
+            }
+            if began.elapsed() > patience {
+                let reason = format!("it has not answered for {:.1} s", patience.as_secs_f64());
+                self.give_up(reason.clone());
+                return Err(reason);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
     }
 }
 

@@ -5,8 +5,8 @@
 use super::device_memory::{PageError, PageRange};
 use super::driver::{DevicePointer, Event, Pinned, Stream};
 use super::error::DriverResult;
-use super::open::{CudaDevice, LOAD_PATIENCE};
-use super::owned::Owned;
+use super::open::CudaDevice;
+use super::owned::{LOAD_PATIENCE, Owned};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -218,7 +218,7 @@ impl DeviceWeights {
         let wait = || {
             let recorded = self.device.open.calls().record(self.copied.get(), self.stream.get());
             recorded.map_err(|error| self.device.refusal(error))?;
-            self.device.wait_for(self.copied.get(), patience)
+            self.device.open.wait_for(self.copied.get(), patience)
         };
         wait().inspect_err(|_| {
             if let Err(again) = wait() {

@@ -33,6 +33,27 @@ pub(super) fn datatype(element: TensorElementType, text_bytes: u32) -> Option<Da
     Some(datatype)
 }
 
+/// Returns the library's type of these elements; `None` for strings, which are no plain memory.
+pub(super) fn element_type(datatype: DataType) -> Option<TensorElementType> {
+    let element = match datatype {
+        DataType::Bytes(_) => return None,
+        DataType::Bool => TensorElementType::Bool,
+        DataType::Uint8 => TensorElementType::Uint8,
+        DataType::Uint16 => TensorElementType::Uint16,
+        DataType::Uint32 => TensorElementType::Uint32,
+        DataType::Uint64 => TensorElementType::Uint64,
+        DataType::Int8 => TensorElementType::Int8,
+        DataType::Int16 => TensorElementType::Int16,
+        DataType::Int32 => TensorElementType::Int32,
+        DataType::Int64 => TensorElementType::Int64,
+        DataType::Fp16 => TensorElementType::Float16,
+        DataType::Bf16 => TensorElementType::Bfloat16,
+        DataType::Fp32 => TensorElementType::Float32,
+        DataType::Fp64 => TensorElementType::Float64,
+    };
+    Some(element)
+}
+
 /// The rows of one tensor of a full batch.
 pub(super) struct RowBuffer {
     /// Aligned for every element.

@@ -2,11 +2,16 @@
 //! at run time; a machine without it lacks this executor and nothing else.
 
 mod buffer;
+mod call;
+mod device_rows;
 mod library;
 mod provider;
+mod session;
 
 pub use library::{LIBRARY_VARIABLE, LibraryError, OnnxRuntimeLibrary, SearchedPlace, open_library};
+pub use session::OnnxRuntimeOptions;
 
+use crate::cuda::OpenDevice;
 use crate::host::{
     ComputeThread, GroupError, HostGraph, HostModel, LoadError, MAX_STAGED_BYTES, PrefixGroup, RunError,
     SplitModel,
@@ -14,40 +19,17 @@ use crate::host::{
 use crate::import::{self, BatchDimension, InputDefaults, OnnxSource, SizedFile, TEXT_BYTES};
 use crate::signature::{DataType, Signature, TensorSpec};
 use buffer::RowBuffer;
-use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
+use call::{caught, failed};
+use device_rows::DeviceRows;
 use ort::session::{RunOptions, Session, SessionInputValue, SessionInputs, SessionOutputs};
 use ort::value::{DynValue, Outlet, ValueType};
+use provider::ProviderUse;
+use session::{PlacedSession, SessionPlace, opened, session};
 use std::borrow::Cow;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// The options of models on ONNX Runtime.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct OnnxRuntimeOptions {
-    /// The library; `None` looks for it.
-    pub library: Option<PathBuf>,
-    /// The number of threads that compute one batch: the executor's own, and others that run where
-    /// the system puts them.
-    pub threads: usize,
-    /// The GPU that computes, by its number, through the CUDA provider of the library; `None` for
-    /// the executor's core. Operators that the provider lacks are computed on the core.
-    pub gpu: Option<u32>,
-}
-
-impl Default for OnnxRuntimeOptions {
-    fn default() -> OnnxRuntimeOptions {
-        OnnxRuntimeOptions { library: None, threads: 1, gpu: None }
-    }
-}
-
-/// Where a session computes.
-#[derive(Clone, Copy)]
-struct SessionPlace {
-    threads: usize,
-    gpu: Option<u32>,
-}
 
 /// An ONNX model in a session of ONNX Runtime, with the buffers of one batch.
 ///
@@ -57,11 +39,16 @@ struct SessionPlace {
 /// [`HostModel::run`].
 pub struct OnnxRuntimeModel {
     own: Arc<RunHandle>,
-    session: Session,
+    /// Where rows lie on a GPU; `None` where the library has its values in the buffers. It goes
+    /// before the session's stream.
+    on_gpu: Option<DeviceRows>,
+    session: PlacedSession,
     inputs: Vec<RowBuffer>,
     outputs: Vec<RowBuffer>,
     /// The outputs of the last run as the library gave them, where other models read them there.
     kept: Vec<DynValue>,
+    /// The driver's error for a row, until the rows are run.
+    staging: Result<(), RunError>,
     import_note: Option<String>,
 }
 
@@ -69,7 +56,7 @@ pub struct OnnxRuntimeModel {
 struct SessionSource {
     /// The file's bytes, or what they were rewritten to, of which a session can be made again.
     /// External weights stay in their files.
-    bytes: Vec<u8>,
+    bytes: Arc<[u8]>,
     folder: PathBuf,
     environment: OnnxRuntimeLibrary,
     place: SessionPlace,
@@ -84,22 +71,31 @@ struct SessionSource {
 /// A model as another thread knows it: what it was made of, and how its run is told to end.
 struct RunHandle {
     source: Arc<SessionSource>,
-    options: RunOptions,
+    /// The options of a run on the library's own values; behind them, those of each batch size that
+    /// has a graph.
+    options: Vec<RunOptions>,
+}
+
+impl RunHandle {
+    fn options(&self, rows: usize) -> &RunOptions {
+        self.options.get(rows).unwrap_or(&self.options[0])
+    }
 }
 
 impl HostGraph for RunHandle {
     fn make(self: Arc<RunHandle>, _: &ComputeThread) -> Result<Box<dyn HostModel>, RunError> {
         let source = Arc::clone(&self.source);
-        let made = caught(|| {
-            let session = session(&source.environment, &source.bytes, &source.folder, source.place)?;
-            OnnxRuntimeModel::new(session, source)
-        });
-        Ok(Box::new(made?))
+        let session = session(&source.environment, &source.bytes, &source.folder, &source.place)?;
+        let mut model = OnnxRuntimeModel::new(session, source)?;
+        let SessionSource { signature, defaults, folder, .. } = &*self.source;
+        let row = import::trial_row(defaults, signature, folder);
+        model.capture(&row.map_err(|error| RunError::Failed { reason: error.to_string() })?)?;
+        Ok(Box::new(model))
     }
 
     fn interrupt(&self) {
         // It fails only for want of memory; the thread then runs to its end.
-        let _ = self.options.terminate();
+        self.options.iter().for_each(|options| drop(options.terminate()));
     }
 }
 
@@ -117,15 +113,31 @@ impl OnnxRuntimeModel {
         max_batch: usize,
         options: &OnnxRuntimeOptions,
     ) -> Result<OnnxRuntimeModel, LoadError> {
-        let file = file.into();
+        Self::load_on(file.into(), max_batch, options, None)
+    }
+
+    /// Loads an ONNX file as [`OnnxRuntimeModel::load`] does, for the GPU of the options, which is
+    /// open already.
+    ///
+    /// # Errors
+    /// Those of [`OnnxRuntimeModel::load`].
+    pub fn load_on(
+        file: SizedFile<'_>,
+        max_batch: usize,
+        options: &OnnxRuntimeOptions,
+        device: Option<&Arc<OpenDevice>>,
+    ) -> Result<OnnxRuntimeModel, LoadError> {
         let path = file.path;
-        let (environment, place) = opened(options, path)?;
-        let load = |source, max_batch| Self::load_source(&file, source, max_batch, place, &environment);
+        let (environment, place) = opened(options, device, path)?;
+        let load = |source, max_batch| Self::load_source(&file, source, max_batch, &place, &environment);
         // The import keeps nothing between loads, so a panic leaves nothing half done behind.
         let imported = catch_unwind(AssertUnwindSafe(|| import::load(file, max_batch, load)));
         let (mut model, note) =
             imported.unwrap_or_else(|_| Err(LoadError::Panicked { path: path.into() }))?;
-        model.import_note = note;
+        model.import_note = match (note, model.import_note.take()) {
+            (Some(import), Some(place)) => Some(format!("{import}; {place}")),
+            (import, place) => import.or(place),
+        };
         Ok(model)
     }
 
@@ -150,31 +162,55 @@ impl OnnxRuntimeModel {
     ) -> Result<PrefixGroup<OnnxRuntimeModel>, GroupError> {
         let path: PathBuf = files.first().map(|file| file.path.into()).unwrap_or_default();
         let at_first = |error| GroupError { at: 0, error };
-        let (environment, place) = opened(options, &path).map_err(at_first)?;
+        let (environment, place) = opened(options, None, &path).map_err(at_first)?;
+        // Parts read each other's values where the library has them.
+        let place = place.with_use(ProviderUse::Own);
         let part = |file: &SizedFile<'_>, source, max_batch| {
-            Self::load_source(file, source, max_batch, place, &environment)
+            Self::load_source(file, source, max_batch, &place, &environment)
         };
         // As for one file.
         catch_unwind(AssertUnwindSafe(|| PrefixGroup::load(files, max_batch, &part)))
             .unwrap_or_else(|_| Err(at_first(LoadError::Panicked { path })))
     }
 
+    /// Loads a file with as much of ours as the provider takes, on a GPU.
     fn load_source(
         file: &SizedFile<'_>,
         mut source: OnnxSource,
+        max_batch: usize,
+        place: &SessionPlace,
+        environment: &OnnxRuntimeLibrary,
+    ) -> Result<OnnxRuntimeModel, LoadError> {
+        let bytes = source.rewritten.take().map_or_else(|| std::fs::read(file.path), Ok);
+        let bytes: Arc<[u8]> = bytes.map_err(|error| LoadError::from_io(file.path, error))?.into();
+        let (mut place, mut why) = (place.clone(), None);
+        loop {
+            let content = (&source, Arc::clone(&bytes));
+            let error = match Self::load_content(file, content, max_batch, place.clone(), environment) {
+                Ok(model) => return Ok(OnnxRuntimeModel { import_note: why, ..model }),
+                Err(error @ (LoadError::Refused { .. } | LoadError::Trial { .. })) => error,
+                Err(error) => return Err(error),
+            };
+            let next = place.provider_use().and_then(ProviderUse::next);
+            let Some((next, how)) = next.filter(|_| place.is_usable()) else { return Err(error) };
+            (place, why) = (place.with_use(next), Some(format!("{how} ({})", reason_of(&error))));
+        }
+    }
+
+    fn load_content(
+        file: &SizedFile<'_>,
+        (source, bytes): (&OnnxSource, Arc<[u8]>),
         max_batch: usize,
         place: SessionPlace,
         environment: &OnnxRuntimeLibrary,
     ) -> Result<OnnxRuntimeModel, LoadError> {
         let (path, text_bytes) = (file.path, file.text_bytes);
         let folder = source.folder().to_path_buf();
-        let bytes = source.rewritten.take().map_or_else(|| std::fs::read(path), Ok);
-        let bytes = bytes.map_err(|error| LoadError::from_io(path, error))?;
         let refused = |error: RunError| LoadError::Refused { path: path.into(), reason: error.to_string() };
-        let session = caught(|| session(environment, &bytes, &folder, place)).map_err(refused)?;
-        let inputs = input_specs(session.inputs(), &source, text_bytes)?;
+        let session = session(environment, &bytes, &folder, &place).map_err(refused)?;
+        let inputs = input_specs(session.session.inputs(), source, text_bytes)?;
         check_size("inputs", &inputs, max_batch, path)?;
-        check_outputs(session.outputs(), &source)?;
+        check_outputs(session.session.outputs(), source)?;
         let has_batch = source.batch != BatchDimension::Absent;
         let signature = Signature { inputs, outputs: Vec::new(), has_batch, has_variant: false };
         let row = import::trial_row(file.defaults, &signature, path)?;
@@ -203,16 +239,44 @@ impl OnnxRuntimeModel {
             model.stage(rows - 1, &row);
             model.run(rows).map_err(|error| trial_error(path, rows, &error))?;
         }
+        model.capture(&row).map_err(refused)?;
         Ok(model)
     }
 
-    fn new(session: Session, source: Arc<SessionSource>) -> Result<OnnxRuntimeModel, RunError> {
+    fn new(session: PlacedSession, source: Arc<SessionSource>) -> Result<OnnxRuntimeModel, RunError> {
         let buffers = |specs: &[TensorSpec]| -> Vec<RowBuffer> {
             specs.iter().map(|spec| RowBuffer::new(spec, &source.signature, source.max_batch)).collect()
         };
         let (inputs, outputs) = (buffers(&source.signature.inputs), buffers(&source.signature.outputs));
-        let own = Arc::new(RunHandle { source, options: RunOptions::new().map_err(failed)? });
-        Ok(OnnxRuntimeModel { own, session, inputs, outputs, kept: Vec::new(), import_note: None })
+        let on_gpu = match (&source.place.gpu, &session.stream) {
+            // The first run finds the outputs.
+            (Some((gpu, _)), Some(stream)) if !source.signature.outputs.is_empty() => {
+                let SessionSource { signature, max_batch, .. } = &*source;
+                Some(DeviceRows::new(gpu, &session, stream.get(), signature, *max_batch)?)
+            }
+            _ => None,
+        };
+        let graphs = source.place.provider_use() == Some(ProviderUse::Graphs);
+        let sizes = if graphs { source.max_batch } else { 0 };
+        let options = |graph: usize| match graphs {
+            true => provider::options_of_graph((graph > 0).then_some(graph)),
+            false => RunOptions::new(),
+        };
+        let options = (0..=sizes).map(options).collect::<ort::Result<_>>().map_err(failed)?;
+        let own = Arc::new(RunHandle { source, options });
+        let (kept, staging, import_note) = (Vec::new(), Ok(()), None);
+        Ok(OnnxRuntimeModel { own, on_gpu, session, inputs, outputs, kept, staging, import_note })
+    }
+
+    /// Has the provider make the graph of each batch size, if it makes any, from rows like this
+    /// one.
+    fn capture(&mut self, row: &[u8]) -> Result<(), RunError> {
+        let SessionSource { place, max_batch, .. } = &*self.own.source;
+        if place.provider_use() != Some(ProviderUse::Graphs) {
+            return Ok(());
+        }
+        (1..=*max_batch).for_each(|rows| self.stage(rows - 1, row));
+        (1..=self.max_batch()).try_for_each(|rows| self.run(rows))
     }
 
     /// Runs one row of zeros and returns the specs of the outputs, with the shapes that they had.
@@ -220,7 +284,7 @@ impl OnnxRuntimeModel {
         let OnnxRuntimeModel { own, session, inputs, .. } = self;
         let SessionSource { signature, text_bytes, .. } = &*own.source;
         let values = staged(inputs, &signature.inputs, 1).map_err(|error| trial_error(path, 1, &error))?;
-        let specs = execute(session, values, &own.options, |outputs| {
+        let specs = execute(&mut session.session, values, own.options(0), |outputs| {
             outputs
                 .keys()
                 .map(|name| output_spec(name, &outputs[name], signature.has_batch, *text_bytes, path))
@@ -247,7 +311,8 @@ impl HostModel for OnnxRuntimeModel {
     fn memory_bytes(&self) -> u64 {
         let SessionSource { weights_bytes, bytes, .. } = &*self.own.source;
         let buffers = self.inputs.iter().chain(&self.outputs).map(RowBuffer::bytes).sum::<usize>();
-        weights_bytes + (bytes.len() + buffers) as u64
+        let on_gpu = self.on_gpu.as_ref().map_or(0, |rows| 2 * rows.bytes());
+        weights_bytes + (bytes.len() + buffers + on_gpu) as u64
     }
 
     /// Does nothing: it computes on the thread that calls [`HostModel::run`].
@@ -255,23 +320,39 @@ impl HostModel for OnnxRuntimeModel {
 
     fn stage(&mut self, row: usize, input: &[u8]) {
         let signature = &self.own.source.signature;
+        if let Some(rows) = &self.on_gpu {
+            let staged = rows.stage(signature, row, input);
+            let staged = staged.map_err(|error| RunError::Failed { reason: error.to_string() });
+            self.staging = std::mem::replace(&mut self.staging, Ok(())).and(staged);
+            return;
+        }
         for (index, buffer) in self.inputs.iter_mut().enumerate() {
             buffer.stage(row, &input[signature.input_range(index)]);
         }
     }
 
     fn run(&mut self, rows: usize) -> Result<(), RunError> {
-        let OnnxRuntimeModel { own, session, inputs, outputs, .. } = self;
+        let OnnxRuntimeModel { own, on_gpu, session, inputs, outputs, staging, .. } = self;
         let SessionSource { signature, max_batch, .. } = &*own.source;
         if rows == 0 || rows > *max_batch {
             return Err(RunError::Rows { rows, max_batch: *max_batch });
         }
+        std::mem::replace(staging, Ok(()))?;
+        if let Some(on_gpu) = on_gpu {
+            return on_gpu.run(&mut session.session, own.options(rows), rows);
+        }
         let values = staged(inputs, &signature.inputs, rows)?;
-        execute(session, values, &own.options, |values| take(values, signature, rows, outputs))?
+        execute(&mut session.session, values, own.options(0), |values| {
+            take(values, signature, rows, outputs)
+        })?
     }
 
     fn unstage(&self, row: usize, output: &mut [u8]) {
         let signature = &self.own.source.signature;
+        if let Some(rows) = &self.on_gpu {
+            // A fault leaves zeros, as pinned memory can be read whatever the device does.
+            return rows.unstage(signature, row, output).unwrap_or_else(|_| output.fill(0));
+        }
         for (index, buffer) in self.outputs.iter().enumerate() {
             output[signature.output_range(index)].copy_from_slice(buffer.row(row));
         }
@@ -304,7 +385,7 @@ impl SplitModel for OnnxRuntimeModel {
         let SessionSource { signature, .. } = &*own.source;
         kept.clear();
         let values = staged(inputs, &signature.inputs, rows)?;
-        let outputs = execute(session, values, &own.options, |outputs| {
+        let outputs = execute(&mut session.session, values, own.options(0), |outputs| {
             let names: Vec<String> = outputs.keys().map(str::to_owned).collect();
             names.iter().filter_map(|name| outputs.remove(name)).collect::<Vec<DynValue>>()
         })?;
@@ -333,7 +414,8 @@ impl SplitModel for OnnxRuntimeModel {
             Ok((Cow::Borrowed(spec.name.as_str()), value))
         });
         let values = values.collect::<Result<Vec<_>, RunError>>()?;
-        execute(session, values, &own.options, |values| take(values, signature, rows.len(), outputs))?
+        let session = &mut session.session;
+        execute(session, values, own.options(0), |values| take(values, signature, rows.len(), outputs))?
     }
 
     fn forget_outputs(&mut self) {
@@ -359,55 +441,6 @@ fn take(
         taken += 1;
     }
     if taken == specs.len() { Ok(()) } else { Err(RunError::Panicked) }
-}
-
-/// Opens the library, for the model of a file, and sees that it has what the options ask for.
-fn opened(
-    options: &OnnxRuntimeOptions,
-    path: &Path,
-) -> Result<(OnnxRuntimeLibrary, SessionPlace), LoadError> {
-    let lacking = |reason| LoadError::Library { path: path.into(), reason };
-    let library = open_library(options.library.as_deref()).map_err(|error| lacking(error.to_string()))?;
-    provider::check(&library, options.gpu).map_err(lacking)?;
-    Ok((library, SessionPlace { threads: options.threads, gpu: options.gpu }))
-}
-
-/// Makes a session of a file's bytes; its external weights are looked for in `folder`.
-fn session(
-    library: &OnnxRuntimeLibrary,
-    bytes: &[u8],
-    folder: &Path,
-    SessionPlace { threads, gpu }: SessionPlace,
-) -> Result<Session, RunError> {
-    /// The key under which ONNX Runtime takes the folder of external weights.
-    const FOLDER: &str = "session.model_external_initializers_file_folder_path";
-    let unset = |error: ort::Error<SessionBuilder>| RunError::Failed { reason: error.to_string() };
-    let builder = Session::builder(&library.environment).map_err(failed)?;
-    let builder = match gpu {
-        Some(gpu) => builder.with_execution_providers([provider::cuda(gpu)]).map_err(unset)?,
-        None => builder,
-    };
-    let builder = builder.with_optimization_level(GraphOptimizationLevel::All).map_err(unset)?;
-    let builder = builder.with_intra_threads(threads).map_err(unset)?;
-    let builder = builder.with_inter_threads(1).map_err(unset)?;
-    let builder = builder.with_intra_op_spinning(false).map_err(unset)?;
-    let mut builder = builder.with_config_entry(FOLDER, folder.to_string_lossy()).map_err(unset)?;
-    if threads > 1 {
-        // The others would all run on the core that this one is pinned to.
-        let every = every_core();
-        let others = vec![every.as_str(); threads - 1].join(";");
-        builder = builder.with_config_entry("session.intra_op_thread_affinities", others).map_err(unset)?;
-    }
-    builder.commit_from_memory(bytes).map_err(failed)
-}
-
-/// Returns the machine's cores as ONNX Runtime lists them, counted from 1.
-fn every_core() -> String {
-    // As 0-3,8: the calling thread may be pinned, so its own cores are not all.
-    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    let next = |core: &str| core.trim().parse::<usize>().map_or(1, |core| core + 1).to_string();
-    let range = |cores: &str| cores.split('-').map(next).collect::<Vec<_>>().join("-");
-    online.split(',').map(range).collect::<Vec<_>>().join(",")
 }
 
 /// The inputs of a run, by their names.
@@ -439,14 +472,12 @@ fn execute<R>(
     })
 }
 
-/// Calls ONNX Runtime; a panic is an error.
-fn caught<R>(call: impl FnOnce() -> Result<R, RunError>) -> Result<R, RunError> {
-    // A session is only read by a run, so a panic leaves nothing half done behind.
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(RunError::Panicked))
-}
-
-fn failed(error: ort::Error) -> RunError {
-    RunError::Failed { reason: error.to_string() }
+/// Returns the library's own words of a refusal.
+fn reason_of(error: &LoadError) -> String {
+    match error {
+        LoadError::Refused { reason, .. } | LoadError::Trial { reason, .. } => reason.clone(),
+        other => other.to_string(),
+    }
 }
 
 fn trial_error(path: &Path, rows: usize, error: &RunError) -> LoadError {

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use symphony_gpu::cuda::DriverError;
+use symphony_gpu::cuda::{DriverError, OpenDevice};
 use symphony_gpu::host::SplitModel;
 use symphony_gpu::import::{SharedPrefix, SizedFile, size_text};
 use symphony_gpu::plan::{CompileOptions, PlanPrecision};
@@ -495,7 +495,7 @@ fn load_on_gpu(
     match CudaModel::load(file, options, &opened) {
         Ok(model) => Ok(Box::new(model)),
         Err(LoadError::Lowering { path, reason }) => {
-            let loaded = load_by_library(file, max_batch, &reason, (libraries, device));
+            let loaded = load_by_library(file, max_batch, &reason, (libraries, device, &opened.open));
             loaded.map_err(|error| LoadError::OnGpu { path, reason, library: error.to_string() })
         }
         Err(error) => Err(error),
@@ -508,12 +508,12 @@ fn load_by_library(
     file: SizedFile<'_>,
     max_batch: usize,
     reason: &str,
-    (libraries, device): (&Libraries, u32),
+    (libraries, device, open): (&Libraries, u32, &Arc<OpenDevice>),
 ) -> Result<Box<dyn HostModel>, LoadError> {
     let options = OnnxRuntimeOptions { gpu: Some(device), ..libraries.onnxruntime.clone() };
     let note =
         format!("runs on GPU {device} by ONNX Runtime's CUDA provider: it can't become a plan ({reason})");
-    Ok(Box::new(OnnxRuntimeModel::load(file, max_batch, &options)?.with_note(&note)))
+    Ok(Box::new(OnnxRuntimeModel::load_on(file, max_batch, &options, Some(open))?.with_note(&note)))
 }
 
 /// Loads a model if it has a file, warms it up, and measures it with the options of `measuring` if
