@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Measures a GPU with binaries that were built elsewhere, and leaves JSON. It builds nothing.
 # perf/gpu.sh pack FILE packs the release binaries into a .tar.xz to be carried, at most 64 MiB
-# perf/gpu.sh run BIN OUT runs everything from the folder of the binaries BIN; results go to OUT
+# perf/gpu.sh run BIN OUT runs everything from the folder of the binaries BIN, in less than eight
+# minutes; results go to OUT
 # perf/gpu.sh reduced BIN OUT the same steps and networks, few executions of one and two rows, for a
 # driver that computes on the host: each step takes what it takes
 # perf/gpu.sh quick BIN OUT the steps on small networks, in a minute or two
@@ -11,7 +12,7 @@ set -euo pipefail
 binaries=(symphony loadgen simulate profile predictability gpu scale)
 
 usage() {
-  sed -n '2,8s/^# \?//p' "$0" >&2
+  sed -n '2,9s/^# \?//p' "$0" >&2
   exit 2
 }
 
@@ -31,12 +32,18 @@ pack() {
 }
 
 # Runs a step: its output goes to OUT/NAME.json, what it says to OUT/NAME.log, its exit code to
-# `code`. A step that fails is noted and the others go on.
+# `code`. A step that fails is noted and the others go on; one that leaves no output has the last
+# line that it said in its place.
 step() {
-  local name=$1 began=$SECONDS
+  local name=$1 began=$SECONDS left=$((deadline - SECONDS))
   shift
   code=0
-  timeout "$patience" "$@" > "$out/$name.json" 2> "$out/$name.log" || code=$?
+  # A limit of 0 is none.
+  [ "$left" -ge 1 ] || left=1
+  timeout "$((left < patience ? left : patience))" "$@" > "$out/$name.json" 2> "$out/$name.log" || code=$?
+  [ -s "$out/$name.json" ] || [ "$code" = 0 ] ||
+    python3 -c 'import json, sys; print(json.dumps({"nothing": sys.argv[1]}))' \
+      "exit code $code: $(tail -n 1 "$out/$name.log")" > "$out/$name.json"
   printf '%s\t%d\t%d\n' "$name" "$code" $((SECONDS - began)) >> "$out/steps.tsv"
   printf '%s: exit code %d after %d s\n' "$name" "$code" $((SECONDS - began))
 }
@@ -55,16 +62,17 @@ main() {
   trap 'rm -rf "$networks"' EXIT
   local models=(resnet50 densenet121 mobilenet_v2 vgg16 bert_base)
   local batches=1-8,10,12,14,16,20,24,28,32,40,48,56,64
-  local small=() runs=200 executions=100000 seconds=10 warm_up=1 rows=2 times=10 code=0
+  local small=() runs=200 executions=100000 seconds=10 warm_up=1 rows=2 times=10 code=0 compared=8 beside=1
   local scale=(--sweep-model-threads 1,2,4,8,12 --seconds 0.5 --svg "$out/scale.svg")
-  patience=300
+  patience=300 deadline=$((SECONDS + 470))
   case "$mode" in
     reduced)
-      runs=1 executions=3 seconds=120 warm_up=0 batches=1,2 rows=1 times=3 patience=7200
+      runs=1 executions=3 seconds=120 warm_up=0 batches=1,2 rows=1 times=3 patience=7200 compared=1
+      deadline=$((SECONDS + 86400))
       scale=(--sweep-model-threads 1 --seconds 0.5 --svg "$out/scale.svg")
       ;;
     quick)
-      small=(--small) runs=3 executions=100 seconds=2 warm_up=0 batches=1-4
+      small=(--small) runs=3 executions=100 seconds=2 warm_up=0 batches=1-4 compared=2 beside=0.05
       # A sweep finds no rate on a machine that other tests keep busy.
       scale=(--rate 1e4 --seconds 1)
       ;;
@@ -95,11 +103,25 @@ main() {
     --svg "$out/isolation.svg"
   step bandwidth "$bin/gpu" bandwidth --precision fp16 --times "$times" "$networks/vgg16.onnx"
   step pytorch python3 "$here/gpu_pytorch.py" --batches 1,8,32 --runs "$runs"
+  compare_with_provider
   serve_three
   step scale "$bin/scale" "${scale[@]}" --json
+  # It takes a moment, and is made of whatever there is.
+  deadline=$((SECONDS + 60))
   step summary python3 "$here/gpu_summary.py" "$out"
   cat "$out/summary.json"
   exit "$code"
+}
+
+# Measures two networks by plans and by ONNX Runtime's CUDA provider, both in FP32. Without the
+# provider its steps say so.
+compare_with_provider() {
+  local model common
+  for model in resnet50 bert_base; do
+    common=(--model "$networks/$model.onnx" --max-batch "$compared" --runs "$runs" --seconds "$beside" --json)
+    step "plans-fp32-$model" "$bin/profile" "${common[@]}" --device cuda:0 --precision fp32
+    step "provider-$model" "$bin/profile" "${common[@]}" --device onnxruntime-cuda:0
+  done
 }
 
 # Serves three models at 80 % of the rate at which the simulator finds 1 % bad requests.

@@ -255,7 +255,7 @@ fn by_the_provider(model: &[u8], faults: &str, inputs: &Value) -> (Vec<f64>, Str
     let mut server = ServerProcess::start(&mut command, Stdio::from(log_file));
     let path = ("POST", "/v2/models/model/infer");
     let asked = || request(server.address(), path, "", &json!({ "inputs": inputs }).to_string()).unwrap();
-    let (status, _, answer) = (0..3).map(|_| asked()).last().unwrap();
+    let [_, _, (status, _, answer)] = [(); 3].map(|()| asked());
     assert_eq!(status, 200, "{answer}");
     let answer: Value = serde_json::from_str(&answer).unwrap();
     let numbers = answer["outputs"][0]["data"].as_array().unwrap().iter().filter_map(Value::as_f64).collect();

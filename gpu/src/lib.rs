@@ -5,6 +5,7 @@
 //! crate depends on `symphony-transport` and on nothing above it. It never decides when a batch
 //! runs.
 
+pub mod counted;
 pub mod cpu;
 pub mod cuda;
 pub mod device_profile;

@@ -2,7 +2,7 @@
 //! against a plain copy of as many bytes. The command `gpu` calls both; `perf/gpu.sh` is the whole
 //! measurement of a card.
 
-use crate::predictability::PredictabilityError;
+use crate::MeasureError;
 use serde::Serialize;
 use std::path::Path;
 use std::sync::Arc;
@@ -67,8 +67,8 @@ pub fn load_bandwidth(
     ordinal: u32,
     precision: PlanPrecision,
     times: usize,
-) -> Result<LoadBandwidth, PredictabilityError> {
-    let failed = |error: String| PredictabilityError::Failed(format!("{}: {error}", file.display()));
+) -> Result<LoadBandwidth, MeasureError> {
+    let failed = |error: String| MeasureError::Failed(format!("{}: {error}", file.display()));
     let device = opened(ordinal)?;
     let options = CompileOptions { max_batch: 1, precision };
     let model = CudaModel::load(file, options, &device).map_err(|error| failed(error.to_string()))?;
@@ -115,8 +115,8 @@ fn plain_copy(device: &Arc<CudaDevice>, bytes: usize) -> Result<Duration, Driver
     Ok(began.elapsed())
 }
 
-fn opened(ordinal: u32) -> Result<Arc<CudaDevice>, PredictabilityError> {
-    CudaDevices::new(None).get(ordinal).map_err(|error| PredictabilityError::Machine(error.to_string()))
+fn opened(ordinal: u32) -> Result<Arc<CudaDevice>, MeasureError> {
+    CudaDevices::new(None).get(ordinal).map_err(|error| MeasureError::Machine(error.to_string()))
 }
 
 /// Compares a model on a GPU with the interpreter on a batch of random rows.
@@ -128,11 +128,11 @@ pub fn compare(
     ordinal: u32,
     (rows, precision): (usize, PlanPrecision),
     tolerance: f64,
-) -> Result<PlanAgreement, PredictabilityError> {
-    let failed = |error: String| PredictabilityError::Failed(format!("{}: {error}", file.display()));
+) -> Result<PlanAgreement, MeasureError> {
+    let failed = |error: String| MeasureError::Failed(format!("{}: {error}", file.display()));
     let device = opened(ordinal)?;
     let options = CompileOptions { max_batch: rows, precision };
-    let compiled = compile(file, options).map_err(|error| PredictabilityError::Usage(error.to_string()))?;
+    let compiled = compile(file, options).map_err(|error| MeasureError::Usage(error.to_string()))?;
     let plan = compiled.plan;
     let mut model = CudaModel::new(plan.clone(), &device).map_err(failed)?;
     let inputs = RandomRows::new(&model, SEED);

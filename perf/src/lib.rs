@@ -11,6 +11,7 @@ pub mod api;
 pub mod chaos;
 pub mod charts;
 pub mod gpu;
+mod measure_error;
 pub mod networks;
 pub mod operations;
 pub mod population;
@@ -18,3 +19,5 @@ pub mod predictability;
 pub mod provenance;
 pub mod scale;
 pub mod zoo;
+
+pub use measure_error::MeasureError;

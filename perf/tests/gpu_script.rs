@@ -8,9 +8,12 @@ mod fake_gpus;
 #[path = "../../engine/tests/harness/light_models.rs"]
 #[allow(dead_code, reason = "a part of it is used")]
 mod light_models;
+#[path = "../../engine/tests/harness/onnx_library.rs"]
+mod onnx_library;
 
 use binaries::build_beside;
 use fake_gpus::FakeGpus;
+use onnx_library::onnx_library;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -20,7 +23,7 @@ fn run(folder: &Path, out: &Path, gpus: Option<&FakeGpus>) -> Output {
     let mut command = Command::new(script);
     command.arg("quick").arg(folder).arg(out);
     gpus.into_iter().for_each(|gpus| {
-        gpus.show_to(&mut command);
+        gpus.show_provider_to(gpus.show_to(&mut command), &onnx_library());
     });
     command.output().unwrap()
 }
@@ -53,6 +56,10 @@ fn the_measurement_of_a_card_runs_whole_on_a_fake_one() {
     assert!(summary["load_bandwidth"]["load_over_plain"].as_f64().unwrap() > 0.0);
     let pytorch = &summary["pytorch"];
     assert!(pytorch["models"].is_object() || pytorch["skipped"].as_str().is_some_and(|why| !why.is_empty()));
+    for model in ["resnet50", "bert_base"] {
+        let by_batch = &summary["provider_over_ours"][model];
+        assert!(by_batch["2"].as_f64() > Some(0.0), "{}", summary["nothing"]);
+    }
     let config = std::fs::read_to_string(out.path().join("symphony.toml")).unwrap();
     assert_eq!(config.matches("precision = \"fp16\"").count(), 3, "{config}");
     assert!(summary["served"]["batches"].as_u64().unwrap() > 0, "{}", summary["served"]);

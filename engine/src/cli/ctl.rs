@@ -11,6 +11,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
+use symphony_gpu::counted::plural;
 
 /// The time that the server may take to answer, beside the time for which an action waits: ten
 /// times what the weights of the largest models take.
@@ -165,7 +166,7 @@ fn table(list: &GpuList) -> String {
         }
         let width = models.iter().map(|of| of.model.chars().count()).max().unwrap_or(0);
         for GpuModelEntry { model, version, pages, state } in models {
-            let plural = if *pages == 1 { "" } else { "s" };
+            let plural = plural(u64::from(*pages));
             let _ = writeln!(text, "  {model:width$}  version {version}  {pages:4} page{plural:1}  {state}");
         }
     }

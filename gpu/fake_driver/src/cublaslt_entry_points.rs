@@ -6,7 +6,7 @@
 use crate::device::workspace_of;
 use crate::library::Library;
 use crate::library_objects::{
-    LibraryObject, LibraryObjects, Status, ended, enter, give_object, set_attribute, take_object,
+    LibraryObject, LibraryObjects, Status, ended, enter, give_object, object_functions, set_attribute,
 };
 use std::ffi::{CStr, c_char, c_int, c_void};
 use symphony_gpu::cuda::driver::{CallTensors, DevicePointer, Stream};
@@ -73,9 +73,12 @@ unsafe extern "C" fn cublasLtCreate(handle: *mut Handle) -> Status {
     unsafe { give_object(handle, "cublasLtCreate", HANDLE, |_| {}) }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cublasLtDestroy(handle: Handle) -> Status {
-    take_object(handle, "cublasLtDestroy", HANDLE)
+object_functions! {
+    create cublasLtMatmulPreferenceCreate: PREFERENCE;
+    destroy cublasLtDestroy: HANDLE;
+    destroy cublasLtMatmulDescDestroy: DESCRIPTION;
+    destroy cublasLtMatrixLayoutDestroy: LAYOUT;
+    destroy cublasLtMatmulPreferenceDestroy: PREFERENCE;
 }
 
 #[unsafe(no_mangle)]
@@ -97,11 +100,6 @@ unsafe extern "C" fn cublasLtMatmulDescSetAttribute(
 ) -> Status {
     // SAFETY: the caller's.
     unsafe { set_attribute(of, ("cublasLtMatmulDescSetAttribute", DESCRIPTION), attribute, (from, bytes)) }
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cublasLtMatmulDescDestroy(of: Handle) -> Status {
-    take_object(of, "cublasLtMatmulDescDestroy", DESCRIPTION)
 }
 
 #[unsafe(no_mangle)]
@@ -134,17 +132,6 @@ unsafe extern "C" fn cublasLtMatrixLayoutSetAttribute(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cublasLtMatrixLayoutDestroy(of: Handle) -> Status {
-    take_object(of, "cublasLtMatrixLayoutDestroy", LAYOUT)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cublasLtMatmulPreferenceCreate(to: *mut Handle) -> Status {
-    // SAFETY: the caller's.
-    unsafe { give_object(to, "cublasLtMatmulPreferenceCreate", PREFERENCE, |_| {}) }
-}
-
-#[unsafe(no_mangle)]
 unsafe extern "C" fn cublasLtMatmulPreferenceSetAttribute(
     of: Handle,
     attribute: u32,
@@ -154,11 +141,6 @@ unsafe extern "C" fn cublasLtMatmulPreferenceSetAttribute(
     let named = ("cublasLtMatmulPreferenceSetAttribute", PREFERENCE);
     // SAFETY: the caller's.
     unsafe { set_attribute(of, named, attribute, (from, bytes)) }
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cublasLtMatmulPreferenceDestroy(of: Handle) -> Status {
-    take_object(of, "cublasLtMatmulPreferenceDestroy", PREFERENCE)
 }
 
 #[unsafe(no_mangle)]

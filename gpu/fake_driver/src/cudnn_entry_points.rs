@@ -5,7 +5,7 @@
 
 use crate::device::workspace_of;
 use crate::library::Library;
-use crate::library_objects::{LibraryObjects, Status, ended, enter, give_object, take_object};
+use crate::library_objects::{LibraryObjects, Status, ended, enter, give_object, object_functions};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use symphony_gpu::cuda::driver::{CallTensors, DevicePointer, Stream};
 use symphony_gpu::cuda::library_kernels::call::{ConvolutionCall, LibraryCall};
@@ -75,9 +75,16 @@ unsafe extern "C" fn cudnnCreate(handle: *mut Handle) -> Status {
     unsafe { give_object(handle, "cudnnCreate", HANDLE, |_| {}) }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cudnnDestroy(handle: Handle) -> Status {
-    take_object(handle, "cudnnDestroy", HANDLE)
+object_functions! {
+    create cudnnCreateTensorDescriptor: TENSOR;
+    create cudnnCreateFilterDescriptor: FILTER;
+    create cudnnCreateConvolutionDescriptor: CONVOLUTION;
+    create cudnnCreateActivationDescriptor: ACTIVATION;
+    destroy cudnnDestroy: HANDLE;
+    destroy cudnnDestroyTensorDescriptor: TENSOR;
+    destroy cudnnDestroyFilterDescriptor: FILTER;
+    destroy cudnnDestroyConvolutionDescriptor: CONVOLUTION;
+    destroy cudnnDestroyActivationDescriptor: ACTIVATION;
 }
 
 /// Sets numbers of an object, from the place 0 on.
@@ -95,12 +102,6 @@ extern "C" fn cudnnSetStream(handle: Handle, stream: Handle) -> Status {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cudnnCreateTensorDescriptor(to: *mut Handle) -> Status {
-    // SAFETY: the caller's.
-    unsafe { give_object(to, "cudnnCreateTensorDescriptor", TENSOR, |_| {}) }
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn cudnnSetTensor4dDescriptor(
     of: Handle,
     format: u32,
@@ -115,17 +116,6 @@ extern "C" fn cudnnSetTensor4dDescriptor(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cudnnDestroyTensorDescriptor(of: Handle) -> Status {
-    take_object(of, "cudnnDestroyTensorDescriptor", TENSOR)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cudnnCreateFilterDescriptor(to: *mut Handle) -> Status {
-    // SAFETY: the caller's.
-    unsafe { give_object(to, "cudnnCreateFilterDescriptor", FILTER, |_| {}) }
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn cudnnSetFilter4dDescriptor(
     of: Handle,
     element: u32,
@@ -137,17 +127,6 @@ extern "C" fn cudnnSetFilter4dDescriptor(
 ) -> Status {
     let numbers = [format.into(), element.into(), m.into(), depth.into(), h.into(), w.into()];
     set_numbers(of, ("cudnnSetFilter4dDescriptor", FILTER), 0, &numbers)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cudnnDestroyFilterDescriptor(of: Handle) -> Status {
-    take_object(of, "cudnnDestroyFilterDescriptor", FILTER)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cudnnCreateConvolutionDescriptor(to: *mut Handle) -> Status {
-    // SAFETY: the caller's.
-    unsafe { give_object(to, "cudnnCreateConvolutionDescriptor", CONVOLUTION, |_| {}) }
 }
 
 #[unsafe(no_mangle)]
@@ -181,24 +160,8 @@ extern "C" fn cudnnSetConvolutionMathType(of: Handle, math: u32) -> Status {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cudnnDestroyConvolutionDescriptor(of: Handle) -> Status {
-    take_object(of, "cudnnDestroyConvolutionDescriptor", CONVOLUTION)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cudnnCreateActivationDescriptor(to: *mut Handle) -> Status {
-    // SAFETY: the caller's.
-    unsafe { give_object(to, "cudnnCreateActivationDescriptor", ACTIVATION, |_| {}) }
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn cudnnSetActivationDescriptor(of: Handle, mode: u32, _: u32, _: f64) -> Status {
     set_numbers(of, ("cudnnSetActivationDescriptor", ACTIVATION), 0, &[mode.into()])
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cudnnDestroyActivationDescriptor(of: Handle) -> Status {
-    take_object(of, "cudnnDestroyActivationDescriptor", ACTIVATION)
 }
 
 #[unsafe(no_mangle)]

@@ -9,6 +9,7 @@ use super::driver::{DevicePointer, Page, ReservedAddresses};
 use super::error::{DriverError, DriverResult};
 use super::owned::{OpenDevice, Owned};
 use super::pages::PagePool;
+use crate::counted::{are, counted};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The size of a page where none is asked for, bytes: Clockwork, section 5.2.
@@ -56,8 +57,8 @@ pub struct PageCounts {
 pub(super) enum PageError {
     #[error(
         "the GPU's memory does not suffice: {} of {:.1} MB {} needed and {} of {} {} free",
-        counted(*.needed), mega(.counts.page_bytes as u64), are(*.needed),
-        .counts.free, .counts.total, are(.counts.free)
+        counted((*.needed).into(), "page"), mega(.counts.page_bytes as u64), are((*.needed).into()),
+        .counts.free, .counts.total, are(.counts.free.into())
     )]
     Lacking { needed: u32, counts: PageCounts },
     #[error("the GPU can't map pages, so that what is there can't grow or go: {0}")]
@@ -80,15 +81,6 @@ fn page_size(options: PageOptions, granularity: usize) -> DriverResult<usize> {
 
 fn mega(bytes: u64) -> f64 {
     bytes as f64 / 1e6
-}
-
-/// Returns `1 page` or `2 pages`.
-fn counted(pages: u32) -> String {
-    format!("{pages} page{}", if pages == 1 { "" } else { "s" })
-}
-
-fn are(count: u32) -> &'static str {
-    if count == 1 { "is" } else { "are" }
 }
 
 impl DeviceMemory {

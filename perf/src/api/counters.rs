@@ -1,6 +1,6 @@
 //! The server's counters, and the check that they add up once no client is left.
 
-use crate::api::ApiError;
+use crate::MeasureError;
 use crate::api::process::Server;
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ impl CounterSnapshot {
     /// Reads the server's counters.
     ///
     /// Errors: it does not answer, or not with Prometheus text.
-    pub(super) fn read(server: &Server) -> Result<CounterSnapshot, ApiError> {
+    pub(super) fn read(server: &Server) -> Result<CounterSnapshot, MeasureError> {
         CounterSnapshot::of(&server.get("/metrics")?)
     }
 
-    fn of(text: &str) -> Result<CounterSnapshot, ApiError> {
+    fn of(text: &str) -> Result<CounterSnapshot, MeasureError> {
         let sample = |line: &str| {
             let (name, value) = line.rsplit_once(' ')?;
             Some((name.to_owned(), value.parse().ok()?))
@@ -26,7 +26,7 @@ impl CounterSnapshot {
         let samples: Option<BTreeMap<String, f64>> = lines.map(sample).collect();
         samples
             .map(|samples| CounterSnapshot { samples })
-            .ok_or_else(|| ApiError::Failed("/metrics is no Prometheus text".into()))
+            .ok_or_else(|| MeasureError::Failed("/metrics is no Prometheus text".into()))
     }
 
     /// Returns the sum of a family over all labels.

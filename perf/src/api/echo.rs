@@ -3,7 +3,8 @@
 //! scheduled or counted. It answers the gRPC calls `ModelInfer` and `ModelMetadata`, which
 //! `loadgen` sends first.
 
-use super::{ApiError, Spin};
+use super::Spin;
+use crate::MeasureError;
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::combinators::WithTrailers;
 use http_body_util::{BodyExt, Full};
@@ -45,19 +46,20 @@ impl<F: Future<Output: 'static> + 'static> Executor<F> for Local {
 /// the listener is open; both are HTTP/2.
 ///
 /// Errors: the port or the core can't be had.
-pub fn serve(core: usize, spin: Spin) -> Result<(), ApiError> {
+pub fn serve(core: usize, spin: Spin) -> Result<(), MeasureError> {
     let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0)), false)?;
     let address = listener.local_addr()?;
     let idle = if spin == Spin::Yes { Idle::Spin } else { Idle::Nap };
     let thread = std::thread::Builder::new().name("api".into()).spawn(move || {
         let executor = local_executor(Placement { core: Some(core), idle })
-            .map_err(|error| ApiError::Machine(error.to_string()))?;
+            .map_err(|error| MeasureError::Machine(error.to_string()))?;
         executor.run(async move {
             let listener = listener.into_local();
             // The parent process may not read it.
             let _ = write!(std::io::stdout(), "ready http://{address}\nready grpc://{address}\n");
             loop {
-                let stream = listener.accept().await.map_err(|error| ApiError::Failed(error.to_string()))?;
+                let stream =
+                    listener.accept().await.map_err(|error| MeasureError::Failed(error.to_string()))?;
                 let service = service_fn(|request| async { Ok::<_, Infallible>(answer(request).await) });
                 let mut builder = http2::Builder::new(Local);
                 let connection =
@@ -66,7 +68,7 @@ pub fn serve(core: usize, spin: Spin) -> Result<(), ApiError> {
             }
         })
     })?;
-    thread.join().unwrap_or_else(|_| Err(ApiError::Failed("the echo server's thread broke down".into())))
+    thread.join().unwrap_or_else(|_| Err(MeasureError::Failed("the echo server's thread broke down".into())))
 }
 
 type Body = WithTrailers<Full<Bytes>, Ready<Option<Result<HeaderMap, Infallible>>>>;

@@ -12,7 +12,8 @@
 
 use super::loadgen::{self, LoadgenRun, Protocol};
 use super::process::{Binaries, CpuPriority, Server};
-use super::{ApiError, ApiPlacements, EmulatedModel, Spin};
+use super::{ApiPlacements, EmulatedModel, Spin};
+use crate::MeasureError;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::process::Command;
@@ -51,7 +52,7 @@ pub fn measure(
     binaries: &Binaries,
     placements: ApiPlacements,
     seconds: f64,
-) -> Result<Vec<GoodputFigures>, ApiError> {
+) -> Result<Vec<GoodputFigures>, MeasureError> {
     Protocol::ALL.into_iter().map(|protocol| of(binaries, placements, protocol, seconds)).collect()
 }
 
@@ -60,7 +61,7 @@ fn of(
     placements: ApiPlacements,
     protocol: Protocol,
     seconds: f64,
-) -> Result<GoodputFigures, ApiError> {
+) -> Result<GoodputFigures, MeasureError> {
     let undelayed = simulated(binaries, MODEL, 1, 0.0)?;
     let network_us = network(binaries, placements, protocol, undelayed / 2.0)?;
     let simulated_rps = simulated(binaries, MODEL, 1, network_us)?;
@@ -106,7 +107,7 @@ fn network(
     placements: ApiPlacements,
     protocol: Protocol,
     rate: f64,
-) -> Result<f64, ApiError> {
+) -> Result<f64, MeasureError> {
     let server = Server::symphony(binaries, &config(placements, 0.0), CpuPriority::Normal)?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("requests.csv");
@@ -120,7 +121,7 @@ fn network(
     let mut unseen: Vec<f64> = loadgen::overheads(&file)?.iter().map(|overhead| overhead.parts[3]).collect();
     unseen.sort_by(f64::total_cmp);
     let p99 = unseen.get(unseen.len() * 99 / 100).copied();
-    p99.map(f64::round).ok_or_else(|| ApiError::Failed("no request was answered".into()))
+    p99.map(f64::round).ok_or_else(|| MeasureError::Failed("no request was answered".into()))
 }
 
 /// The output of `simulate --goodput --json` for a workload.
@@ -137,7 +138,7 @@ pub(super) fn simulated(
     model: EmulatedModel,
     gpus: usize,
     network_us: f64,
-) -> Result<f64, ApiError> {
+) -> Result<f64, MeasureError> {
     let EmulatedModel { name, alpha_ms, beta_ms, slo_ms } = model;
     let text = format!(
         "gpus = {gpus}\nseed = 1\nwarmup_s = 1.0\nduration_s = 60.0\nrate_rps = 500.0\n[network]\nresult_us = {network_us}\n\
@@ -149,16 +150,16 @@ pub(super) fn simulated(
 /// Runs the simulator on a workload file with this text and returns its goodput.
 ///
 /// Errors: the simulator failed.
-pub(super) fn simulated_goodput(binaries: &Binaries, workload: &str) -> Result<f64, ApiError> {
+pub(super) fn simulated_goodput(binaries: &Binaries, workload: &str) -> Result<f64, MeasureError> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("workload.toml");
     fs::write(&file, workload)?;
     let output = Command::new(binaries.path("simulate")).arg(&file).args(["--goodput", "--json"]).output()?;
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);
-        return Err(ApiError::Failed(format!("simulate ended with {}: {}", output.status, why.trim())));
+        return Err(MeasureError::Failed(format!("simulate ended with {}: {}", output.status, why.trim())));
     }
     let found: Simulated = serde_json::from_slice(&output.stdout)
-        .map_err(|error| ApiError::Failed(format!("simulate's figures: {error}")))?;
+        .map_err(|error| MeasureError::Failed(format!("simulate's figures: {error}")))?;
     Ok(found.goodput_rps)
 }

@@ -1,7 +1,7 @@
 //! Runs of `loadgen` and their results.
 
-use super::ApiError;
 use super::process::{Binaries, Server};
+use crate::MeasureError;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -87,27 +87,27 @@ pub fn command(binaries: &Binaries, server: &Server, protocol: Protocol) -> Comm
 ///
 /// Errors: it fails, with its error message. Lateness of the generator is no failure but among the
 /// figures.
-pub fn run(mut command: Command) -> Result<LoadgenRun, ApiError> {
+pub fn run(mut command: Command) -> Result<LoadgenRun, MeasureError> {
     read(&command.args(["--max-lateness", "1000000"]).output()?)
 }
 
 /// Parses the output of a run that has ended.
 ///
 /// Errors: the run failed.
-pub fn read(output: &Output) -> Result<LoadgenRun, ApiError> {
+pub fn read(output: &Output) -> Result<LoadgenRun, MeasureError> {
     read_as(output)
 }
 
 /// Parses the output of a run that has ended, as far as `T` has it.
 ///
 /// Errors: the run failed.
-pub fn read_as<T: DeserializeOwned>(output: &Output) -> Result<T, ApiError> {
+pub fn read_as<T: DeserializeOwned>(output: &Output) -> Result<T, MeasureError> {
     let stdout = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);
-        return Err(ApiError::Failed(format!("loadgen ended with {}: {}", output.status, why.trim())));
+        return Err(MeasureError::Failed(format!("loadgen ended with {}: {}", output.status, why.trim())));
     }
-    serde_json::from_str(&stdout).map_err(|error| ApiError::Failed(format!("loadgen's figures: {error}")))
+    serde_json::from_str(&stdout).map_err(|error| MeasureError::Failed(format!("loadgen's figures: {error}")))
 }
 
 /// A row of `loadgen --csv-requests`: the times of one request, microseconds.
@@ -137,8 +137,8 @@ pub struct Overhead {
 /// Returns the overhead of each request in a file of `loadgen --csv-requests` that was answered.
 ///
 /// Errors: the file can't be read.
-pub fn overheads(file: &Path) -> Result<Vec<Overhead>, ApiError> {
-    let failed = |error: csv::Error| ApiError::Failed(format!("{}: {error}", file.display()));
+pub fn overheads(file: &Path) -> Result<Vec<Overhead>, MeasureError> {
+    let failed = |error: csv::Error| MeasureError::Failed(format!("{}: {error}", file.display()));
     let mut overheads = Vec::new();
     for row in csv::Reader::from_path(file).map_err(failed)?.deserialize() {
         let row: RequestRow = row.map_err(failed)?;

@@ -23,27 +23,8 @@ pub mod soak;
 pub mod throughput;
 pub mod turns;
 
+use crate::MeasureError;
 use serde::Serialize;
-
-/// An error that ends a measurement without figures.
-#[derive(Debug, thiserror::Error)]
-pub enum ApiError {
-    /// The command line is wrong: exit code 2.
-    #[error("{0}")]
-    Usage(String),
-    /// The machine lacks something: exit code 3.
-    #[error("{0}")]
-    Machine(String),
-    /// Something that was measured broke down: exit code 1.
-    #[error("{0}")]
-    Failed(String),
-}
-
-impl From<std::io::Error> for ApiError {
-    fn from(error: std::io::Error) -> ApiError {
-        ApiError::Failed(error.to_string())
-    }
-}
 
 /// The idle behaviour of the API's thread. The engine's threads always spin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,8 +48,8 @@ impl ApiPlacements {
     /// Takes the first two of these cores, or the only one twice.
     ///
     /// Errors: the list is empty.
-    pub fn of(cores: &[usize]) -> Result<ApiPlacements, ApiError> {
-        let api = *cores.first().ok_or_else(|| ApiError::Machine("no core is known".into()))?;
+    pub fn of(cores: &[usize]) -> Result<ApiPlacements, MeasureError> {
+        let api = *cores.first().ok_or_else(|| MeasureError::Machine("no core is known".into()))?;
         Ok(ApiPlacements { api, engine: *cores.get(1).unwrap_or(&api) })
     }
 

@@ -15,7 +15,8 @@
 
 use super::loadgen::{self, Overhead, Protocol};
 use super::process::{Binaries, CpuPriority, Server};
-use super::{ApiError, ApiPlacements, EmulatedModel, Spin, echo, median};
+use super::{ApiPlacements, EmulatedModel, Spin, echo, median};
+use crate::MeasureError;
 use serde::Serialize;
 
 /// The target: microseconds that the median request takes beyond its batch.
@@ -69,7 +70,7 @@ pub fn measure(
     binaries: &Binaries,
     placements: ApiPlacements,
     rounds: usize,
-) -> Result<Vec<OverheadFigures>, ApiError> {
+) -> Result<Vec<OverheadFigures>, MeasureError> {
     let model = EmulatedModel { name: echo::MODEL, alpha_ms: 0.01, beta_ms: 0.19, slo_ms: 25.0 };
     let config = placements.config(1, Spin::Yes, &[model]);
     let mut seen: [[Vec<Vec<Overhead>>; 3]; RATES.len()] = Default::default();
@@ -101,7 +102,7 @@ fn once(
     protocol: Protocol,
     rate: f64,
     round: usize,
-) -> Result<Vec<Overhead>, ApiError> {
+) -> Result<Vec<Overhead>, MeasureError> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("requests.csv");
     let mut command = loadgen::command(binaries, server, protocol);

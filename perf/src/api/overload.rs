@@ -15,7 +15,8 @@ use super::counters::CounterSnapshot;
 use super::goodput::simulated;
 use super::loadgen::{self, LoadgenRun, Protocol};
 use super::process::{Binaries, CpuPriority, Server};
-use super::{ApiError, ApiPlacements, EmulatedModel, Spin, growth};
+use super::{ApiPlacements, EmulatedModel, Spin, growth};
+use crate::MeasureError;
 use indicatif::ProgressBar;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::Serialize;
@@ -125,17 +126,17 @@ impl Cores {
 /// Runs `start` on a thread that may use these cores only, which its children inherit.
 fn on_cores<T: Send>(
     cores: &[usize],
-    start: impl FnOnce() -> Result<T, ApiError> + Send,
-) -> Result<T, ApiError> {
+    start: impl FnOnce() -> Result<T, MeasureError> + Send,
+) -> Result<T, MeasureError> {
     let mut set = CpuSet::new();
     cores.iter().for_each(|&core| set.set(core));
     std::thread::scope(|scope| {
         let started = scope.spawn(move || {
             sched_setaffinity(None, &set)
-                .map_err(|error| ApiError::Machine(format!("cores can't be chosen: {error}")))?;
+                .map_err(|error| MeasureError::Machine(format!("cores can't be chosen: {error}")))?;
             start()
         });
-        started.join().unwrap_or_else(|_| Err(ApiError::Failed("a child could not be started".into())))
+        started.join().unwrap_or_else(|_| Err(MeasureError::Failed("a child could not be started".into())))
     })
 }
 
@@ -148,7 +149,7 @@ pub fn measure(
     cores: &[usize],
     seconds: f64,
     times: f64,
-) -> Result<OverloadFigures, ApiError> {
+) -> Result<OverloadFigures, MeasureError> {
     let cores = Cores::of(cores);
     let config = cores.config(placements);
     let server = on_cores(&cores.server, || Server::symphony(binaries, &config, CpuPriority::Normal))?;
@@ -157,7 +158,7 @@ pub fn measure(
     let peak_good_per_s = peak_steps.iter().map(|step| step.good_per_s).fold(0.0, f64::max);
     let offered_per_s = times * peak_good_per_s;
     if offered_per_s == 0.0 {
-        return Err(ApiError::Failed("the server answered no request in time".into()));
+        return Err(MeasureError::Failed("the server answered no request in time".into()));
     }
     let before = CounterSnapshot::read(&server)?.outcomes();
     let (windows, memory, generator) = load.overload(offered_per_s, seconds)?;
@@ -233,7 +234,7 @@ struct Load<'a> {
 
 impl Load<'_> {
     /// Starts the generator.
-    fn start(&self, rate: f64, seconds: f64) -> Result<Child, ApiError> {
+    fn start(&self, rate: f64, seconds: f64) -> Result<Child, MeasureError> {
         let mut command: Command = loadgen::command(self.binaries, self.server, Protocol::Grpc);
         command.args(["--model", MODEL.name, "--threads", "1", "--rate", &rate.to_string()]);
         command.args(["--duration", &seconds.to_string()]);
@@ -244,13 +245,13 @@ impl Load<'_> {
         }
     }
 
-    fn good(&self) -> Result<(u64, Instant), ApiError> {
+    fn good(&self) -> Result<(u64, Instant), MeasureError> {
         let good = CounterSnapshot::read(self.server)?.ended("good");
         Ok((good, Instant::now()))
     }
 
     /// Sends at rates around the simulator's goodput and counts the good answers.
-    fn peak_steps(&self, simulated: f64, seconds: f64) -> Result<Vec<PeakStep>, ApiError> {
+    fn peak_steps(&self, simulated: f64, seconds: f64) -> Result<Vec<PeakStep>, MeasureError> {
         let time = Duration::from_secs_f64((seconds * PEAK_TIME).clamp(1.0, 30.0));
         let step = |part: f64| {
             let offered_per_s = part * simulated;
@@ -272,7 +273,7 @@ impl Load<'_> {
         &self,
         rate: f64,
         seconds: f64,
-    ) -> Result<(Vec<OverloadWindow>, Vec<u64>, LoadgenRun), ApiError> {
+    ) -> Result<(Vec<OverloadWindow>, Vec<u64>, LoadgenRun), MeasureError> {
         let all = Duration::from_secs_f64(seconds);
         let window = WINDOW.min(all / FEWEST_WINDOWS);
         let child = self.start(rate, (all + 2 * WARM_UP).as_secs_f64())?;

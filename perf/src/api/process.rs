@@ -1,7 +1,8 @@
 //! The processes that are measured: `symphony serve` and the echo server, each a child with its own
 //! threads, whose core time and memory the system counts.
 
-use super::{ApiError, Spin};
+use super::Spin;
+use crate::MeasureError;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -24,12 +25,12 @@ impl Binaries {
     /// Finds the binaries in the folder of the running one.
     ///
     /// Errors: one is missing.
-    pub fn beside_this() -> Result<Binaries, ApiError> {
+    pub fn beside_this() -> Result<Binaries, MeasureError> {
         let this = std::env::current_exe()?;
         let folder = this.parent().unwrap_or(Path::new(".")).to_path_buf();
         for name in ["symphony", "loadgen", "simulate"] {
             if !folder.join(name).is_file() {
-                return Err(ApiError::Usage(format!(
+                return Err(MeasureError::Usage(format!(
                     "there is no {name} in {}; build it first: cargo build --release --workspace --bins",
                     folder.display()
                 )));
@@ -82,7 +83,11 @@ impl Server {
     /// Starts `symphony serve` with this configuration, on free ports.
     ///
     /// Errors: it does not get ready; its error message is on standard error.
-    pub fn symphony(binaries: &Binaries, config: &str, priority: CpuPriority) -> Result<Server, ApiError> {
+    pub fn symphony(
+        binaries: &Binaries,
+        config: &str,
+        priority: CpuPriority,
+    ) -> Result<Server, MeasureError> {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("symphony.toml");
         fs::write(&file, config)?;
@@ -95,7 +100,7 @@ impl Server {
     /// Starts the echo server on `core`.
     ///
     /// Errors: those of [`Server::symphony`].
-    pub fn echo(core: usize, spin: Spin, priority: CpuPriority) -> Result<Server, ApiError> {
+    pub fn echo(core: usize, spin: Spin, priority: CpuPriority) -> Result<Server, MeasureError> {
         let mut command = priority.command(&std::env::current_exe()?);
         command.arg("echo");
         if spin == Spin::Yes {
@@ -108,14 +113,18 @@ impl Server {
     /// Starts a server by a command, and keeps the folder of its configuration until it ends.
     ///
     /// Errors: those of [`Server::symphony`].
-    pub fn start(name: &'static str, command: Command, config: Option<TempDir>) -> Result<Server, ApiError> {
+    pub fn start(
+        name: &'static str,
+        command: Command,
+        config: Option<TempDir>,
+    ) -> Result<Server, MeasureError> {
         Server::start_with(name, command, config, ["http", "grpc"])
     }
 
     /// Starts a process that answers operators alone, at an address that is that of all protocols.
     ///
     /// Errors: those of [`Server::symphony`].
-    pub fn of_operators(name: &'static str, command: Command) -> Result<Server, ApiError> {
+    pub fn of_operators(name: &'static str, command: Command) -> Result<Server, MeasureError> {
         Server::start_with(name, command, None, ["admin http"; 2])
     }
 
@@ -125,7 +134,7 @@ impl Server {
         mut command: Command,
         config: Option<TempDir>,
         [http, grpc]: [&str; 2],
-    ) -> Result<Server, ApiError> {
+    ) -> Result<Server, MeasureError> {
         let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn()?;
         let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
         let mut addresses = BTreeMap::new();
@@ -141,7 +150,7 @@ impl Server {
             (Some(&http), Some(&grpc)) => Ok(Server { name, child, http, grpc, _config: config }),
             _ => {
                 let status = child.wait()?;
-                Err(ApiError::Failed(format!(
+                Err(MeasureError::Failed(format!(
                     "{:?} ended before it was ready: {status}",
                     command.get_program()
                 )))
@@ -157,7 +166,7 @@ impl Server {
     /// Returns the core time that its threads of this name have used.
     ///
     /// Errors: it has ended.
-    pub fn core_time(&self, thread: &str) -> Result<Duration, ApiError> {
+    pub fn core_time(&self, thread: &str) -> Result<Duration, MeasureError> {
         let mut time = Duration::ZERO;
         for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
             let task = task?.path();
@@ -174,25 +183,25 @@ impl Server {
     /// Returns its resident memory in bytes.
     ///
     /// Errors: it has ended.
-    pub fn memory(&self) -> Result<u64, ApiError> {
+    pub fn memory(&self) -> Result<u64, MeasureError> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
         kib.map(|kib| kib * 1024)
-            .ok_or_else(|| ApiError::Failed("the system does not count its memory".into()))
+            .ok_or_else(|| MeasureError::Failed("the system does not count its memory".into()))
     }
 
     /// Returns the number of files and sockets that it has open.
     ///
     /// Errors: it has ended.
-    pub fn open_files(&self) -> Result<usize, ApiError> {
+    pub fn open_files(&self) -> Result<usize, MeasureError> {
         Ok(fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.count())
     }
 
     /// Returns the answer's body to `GET path`.
     ///
     /// Errors: no answer, or another status than 200.
-    pub fn get(&self, path: &str) -> Result<String, ApiError> {
+    pub fn get(&self, path: &str) -> Result<String, MeasureError> {
         let mut stream = TcpStream::connect(self.http)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         write!(stream, "GET {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.http)?;
@@ -200,7 +209,7 @@ impl Server {
         stream.read_to_string(&mut answer)?;
         match answer.split_once("\r\n\r\n") {
             Some((head, body)) if head.starts_with("HTTP/1.1 200 ") => Ok(body.to_owned()),
-            _ => Err(ApiError::Failed(format!(
+            _ => Err(MeasureError::Failed(format!(
                 "GET {path} got {:?}",
                 answer.lines().next().unwrap_or_default()
             ))),
@@ -210,7 +219,7 @@ impl Server {
     /// Sends SIGTERM and waits until the server has ended.
     ///
     /// Errors: it does not end in time, or not with exit code 0.
-    pub fn stop(mut self) -> Result<(), ApiError> {
+    pub fn stop(mut self) -> Result<(), MeasureError> {
         terminate(&self.child)?;
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
@@ -218,11 +227,11 @@ impl Server {
                 if status.success() {
                     return Ok(());
                 }
-                return Err(ApiError::Failed(format!("the server ended with {status}")));
+                return Err(MeasureError::Failed(format!("the server ended with {status}")));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Err(ApiError::Failed(format!("the server had not ended {PATIENCE:?} after it was asked to")))
+        Err(MeasureError::Failed(format!("the server had not ended {PATIENCE:?} after it was asked to")))
     }
 }
 
@@ -234,9 +243,9 @@ impl Drop for Server {
     }
 }
 
-fn terminate(child: &Child) -> Result<(), ApiError> {
+fn terminate(child: &Child) -> Result<(), MeasureError> {
     let id = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
-    let id = id.ok_or_else(|| ApiError::Failed("the server has no process id".into()))?;
+    let id = id.ok_or_else(|| MeasureError::Failed("the server has no process id".into()))?;
     rustix::process::kill_process(id, rustix::process::Signal::TERM)
-        .map_err(|e| ApiError::Failed(e.to_string()))
+        .map_err(|e| MeasureError::Failed(e.to_string()))
 }

@@ -10,7 +10,8 @@
 use super::echo;
 use super::loadgen::{self, Protocol};
 use super::process::{Binaries, CpuPriority, Server};
-use super::{ApiError, ApiPlacements, EmulatedModel, Spin, median};
+use super::{ApiPlacements, EmulatedModel, Spin, median};
+use crate::MeasureError;
 use serde::Serialize;
 
 /// The target in infers per second of an API core.
@@ -76,7 +77,7 @@ pub fn measure(
     binaries: &Binaries,
     placements: ApiPlacements,
     rounds: usize,
-) -> Result<ThroughputFigures, ApiError> {
+) -> Result<ThroughputFigures, MeasureError> {
     let model = EmulatedModel { name: echo::MODEL, alpha_ms: 0.001, beta_ms: 0.05, slo_ms: 100.0 };
     let config = placements.config(1, Spin::No, &[model]);
     let mut seen = Vec::new();
@@ -109,7 +110,7 @@ pub fn measure(
 }
 
 /// Runs `loadgen` once against a server.
-fn once(binaries: &Binaries, server: Server) -> Result<Rate, ApiError> {
+fn once(binaries: &Binaries, server: Server) -> Result<Rate, MeasureError> {
     let mut command = loadgen::command(binaries, &server, Protocol::Grpc);
     command.args(["--model", echo::MODEL, "--threads", "1", "--connections", "1"]);
     command.args(["--concurrency", IN_FLIGHT, "--duration", SECONDS]);

@@ -5,9 +5,10 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use symphony::cli::end_quietly_on_closed_pipe;
+use symphony_perf::MeasureError;
 use symphony_perf::api::process::Binaries;
 use symphony_perf::api::{
-    ApiError, ApiPlacements, Spin, echo, goodput, hosts, overhead, overload, soak, throughput, turns,
+    ApiPlacements, Spin, echo, goodput, hosts, overhead, overload, soak, throughput, turns,
 };
 use symphony_perf::scale::machine::Machine;
 
@@ -149,17 +150,13 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::from(1),
         Err(stop) => {
             eprintln!("api: {stop}");
-            ExitCode::from(match stop {
-                ApiError::Failed(_) => 1,
-                ApiError::Usage(_) => 2,
-                ApiError::Machine(_) => 3,
-            })
+            ExitCode::from(stop.exit_code())
         }
     }
 }
 
 /// Runs the measurement and returns true if the targets were met.
-fn carry_out(what: What) -> Result<bool, ApiError> {
+fn carry_out(what: What) -> Result<bool, MeasureError> {
     if let What::Echo { core, spin } = what {
         return echo::serve(core, if spin { Spin::Yes } else { Spin::No }).map(|()| true);
     }
@@ -207,7 +204,7 @@ fn carry_out(what: What) -> Result<bool, ApiError> {
             eprint!("{}", hosts::table(&figures));
             if let Some(file) = svg {
                 let drawn =
-                    hosts::chart(&figures).svg().map_err(|error| ApiError::Failed(error.to_string()))?;
+                    hosts::chart(&figures).svg().map_err(|error| MeasureError::Failed(error.to_string()))?;
                 std::fs::write(file, drawn)?;
             }
             let passed = figures.iter().all(|of| of.of_simulated >= hosts::TARGET);
@@ -228,7 +225,7 @@ fn carry_out(what: What) -> Result<bool, ApiError> {
 }
 
 /// Prints a result, and writes it to `file` too.
-fn report<T: Serialize>(result: ApiReport<T>, file: Option<PathBuf>) -> Result<bool, ApiError> {
+fn report<T: Serialize>(result: ApiReport<T>, file: Option<PathBuf>) -> Result<bool, MeasureError> {
     if let Some(file) = file {
         write_result(&result, &file)?;
     }
@@ -254,7 +251,7 @@ struct ResultFile<'a, T> {
 }
 
 /// Writes a result with the command as typed and the commit of the folder that it was typed in.
-fn write_result<T: Serialize>(result: &ApiReport<T>, file: &Path) -> Result<(), ApiError> {
+fn write_result<T: Serialize>(result: &ApiReport<T>, file: &Path) -> Result<(), MeasureError> {
     let git = Command::new("git").args(["rev-parse", "--short", "HEAD"]).output();
     let commit = git.ok().filter(|git| git.status.success());
     let commit = commit.map(|git| String::from_utf8_lossy(&git.stdout).trim().to_owned());
@@ -262,7 +259,7 @@ fn write_result<T: Serialize>(result: &ApiReport<T>, file: &Path) -> Result<(), 
     let result = ResultFile { command, commit: commit.unwrap_or_else(|| "unknown".to_owned()), result };
     let text = serde_json::to_string_pretty(&result).expect("figures are plain data");
     std::fs::write(file, text + "\n")
-        .map_err(|error| ApiError::Usage(format!("--save {}: {error}", file.display())))
+        .map_err(|error| MeasureError::Usage(format!("--save {}: {error}", file.display())))
 }
 
 fn print<T: Serialize>(measured: ApiReport<T>) -> bool {

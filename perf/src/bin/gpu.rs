@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use symphony::cli::{end_quietly_on_closed_pipe, read_precision};
 use symphony_gpu::plan::PlanPrecision;
+use symphony_perf::MeasureError;
 use symphony_perf::gpu::{compare, load_bandwidth};
 use symphony_perf::networks::{NETWORKS, Network, NetworkSize, RESNET50_PARTS};
-use symphony_perf::predictability::PredictabilityError;
 
 /// Make the networks for the measurement of a card, and compare the card with the interpreter
 ///
@@ -105,9 +105,9 @@ fn write(
     folder: &PathBuf,
     size: NetworkSize,
     seed: u64,
-) -> Result<ExitCode, PredictabilityError> {
+) -> Result<ExitCode, MeasureError> {
     let failed = |path: &PathBuf, error: std::io::Error| {
-        PredictabilityError::Usage(format!("{}: can't be written ({error})", path.display()))
+        MeasureError::Usage(format!("{}: can't be written ({error})", path.display()))
     };
     std::fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
     for network in networks {
@@ -124,7 +124,7 @@ fn agreement(
     gpu: u32,
     form: (usize, PlanPrecision),
     tolerance: f64,
-) -> Result<ExitCode, PredictabilityError> {
+) -> Result<ExitCode, MeasureError> {
     let compared = models.iter().map(|model| compare(model, gpu, form, tolerance));
     let compared = compared.collect::<Result<Vec<_>, _>>()?;
     println!("{}", serde_json::to_string(&compared).expect("plain numbers and names"));

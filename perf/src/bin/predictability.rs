@@ -7,10 +7,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 use symphony::cli::{end_quietly_on_closed_pipe, read_precision};
 use symphony_gpu::plan::PlanPrecision;
+use symphony_perf::MeasureError;
 use symphony_perf::charts::Figure;
 use symphony_perf::predictability::isolation::{self, IsolatedDevice, IsolationOptions, IsolationSummary};
 use symphony_perf::predictability::served::{self, Served, ServedOptions};
-use symphony_perf::predictability::{PredictabilityError, TimePercentiles, chart};
+use symphony_perf::predictability::{TimePercentiles, chart};
 use symphony_perf::provenance::{command_line, commit};
 use symphony_perf::scale::machine::Machine;
 
@@ -113,9 +114,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn alone(arguments: IsolationArguments) -> Result<ExitCode, PredictabilityError> {
+fn alone(arguments: IsolationArguments) -> Result<ExitCode, MeasureError> {
     if !(arguments.warm_up >= 0.0 && arguments.warm_up <= 3_600.0) {
-        return Err(PredictabilityError::Usage("--warm-up: give seconds, from 0 to 3600".to_owned()));
+        return Err(MeasureError::Usage("--warm-up: give seconds, from 0 to 3600".to_owned()));
     }
     let least = Duration::from_secs_f64(arguments.warm_up);
     let machine = machine();
@@ -146,7 +147,7 @@ fn alone(arguments: IsolationArguments) -> Result<ExitCode, PredictabilityError>
     }
 }
 
-fn under_load(arguments: ServedArguments) -> Result<ExitCode, PredictabilityError> {
+fn under_load(arguments: ServedArguments) -> Result<ExitCode, MeasureError> {
     let machine = machine();
     let ServedArguments { config, workload, rate, duration, output } = arguments;
     let options = ServedOptions { config, workload, rate, duration };
@@ -179,10 +180,9 @@ fn write(
     machine: Machine,
     result: &impl Serialize,
     figure: &Figure,
-) -> Result<(), PredictabilityError> {
+) -> Result<(), MeasureError> {
     let save = |path: &PathBuf, text: String| {
-        let failed =
-            |error| PredictabilityError::Usage(format!("{}: can't be written ({error})", path.display()));
+        let failed = |error| MeasureError::Usage(format!("{}: can't be written ({error})", path.display()));
         std::fs::write(path, text).map_err(failed)
     };
     if let Some(path) = &output.json {
@@ -190,7 +190,7 @@ fn write(
         save(path, serde_json::to_string_pretty(&file).expect("plain numbers and names") + "\n")?;
     }
     if let Some(path) = &output.svg {
-        save(path, figure.svg().map_err(|error| PredictabilityError::Failed(error.to_string()))?)?;
+        save(path, figure.svg().map_err(|error| MeasureError::Failed(error.to_string()))?)?;
     }
     Ok(())
 }

@@ -143,13 +143,26 @@ fn sweep(options: &Options, cores: &[usize]) -> Result<bool, ScaleError> {
         rank_threads: options.rank_threads,
         cores: cores.len(),
     });
-    let mut reports = Vec::new();
+    let (mut reports, mut nothing) = (Vec::new(), None);
     for &model_threads in &asked[..measured] {
-        let report = search(options, model_threads, cores)?;
-        if !options.json {
-            println!("{}\n", report.lines());
+        match search(options, model_threads, cores) {
+            Ok(report) => {
+                if !options.json {
+                    println!("{}\n", report.lines());
+                }
+                reports.push(report);
+            }
+            // What was found with other numbers of threads stays.
+            Err(ScaleError::Machine(why)) => {
+                eprintln!("scale: {model_threads} ModelThreads: {why}");
+                nothing = Some(ScaleError::Machine(why));
+            }
+            Err(wrong) => return Err(wrong),
         }
-        reports.push(report);
+    }
+    let found_all = nothing.is_none();
+    if let Some(why) = nothing.filter(|_| reports.is_empty()) {
+        return Err(why);
     }
     if options.json {
         println!("{}", json(&reports));
@@ -161,5 +174,5 @@ fn sweep(options: &Options, cores: &[usize]) -> Result<bool, ScaleError> {
         sweep_chart::draw(&reports, unmeasured.as_ref(), file)
             .map_err(|error| ScaleError::Machine(format!("--svg {}: {error}", file.display())))?;
     }
-    Ok(!reports.is_empty() && reports.iter().all(|report| report.passed))
+    Ok(found_all && !reports.is_empty() && reports.iter().all(|report| report.passed))
 }

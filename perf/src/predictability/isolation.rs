@@ -1,7 +1,8 @@
 //! Executions of one model and nothing else: Clockwork's Figure 2. Inputs are random, the batch
 //! size is fixed, and each execution begins when the one before it has ended.
 
-use super::{PredictabilityError, SortedTimes, TimePercentiles};
+use super::{SortedTimes, TimePercentiles};
+use crate::MeasureError;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -99,7 +100,7 @@ pub struct IsolationSummary {
 ///
 /// # Errors
 /// The device is lacking, the file is wrong, or the model fails.
-pub fn measure(options: &IsolationOptions) -> Result<IsolatedTimes, PredictabilityError> {
+pub fn measure(options: &IsolationOptions) -> Result<IsolatedTimes, MeasureError> {
     match options.device {
         IsolatedDevice::Cuda(ordinal) => on_gpu(options, ordinal),
         _ => on_cpu(options),
@@ -118,8 +119,8 @@ pub fn summary(options: &IsolationOptions, times: &IsolatedTimes) -> IsolationSu
     }
 }
 
-fn on_gpu(options: &IsolationOptions, ordinal: u32) -> Result<IsolatedTimes, PredictabilityError> {
-    let lacking = |error: DriverError| PredictabilityError::Machine(error.to_string());
+fn on_gpu(options: &IsolationOptions, ordinal: u32) -> Result<IsolatedTimes, MeasureError> {
+    let lacking = |error: DriverError| MeasureError::Machine(error.to_string());
     let device = CudaDevices::new(None).get(ordinal).map_err(lacking)?;
     let compile = CompileOptions { max_batch: options.batch, precision: options.precision };
     let mut model = CudaModel::load(&options.model, compile, &device).map_err(unloaded)?;
@@ -134,7 +135,7 @@ fn on_gpu(options: &IsolationOptions, ordinal: u32) -> Result<IsolatedTimes, Pre
     Ok(IsolatedTimes { execution: SortedTimes::new(execution), whole: SortedTimes::new(whole) })
 }
 
-fn on_cpu(options: &IsolationOptions) -> Result<IsolatedTimes, PredictabilityError> {
+fn on_cpu(options: &IsolationOptions) -> Result<IsolatedTimes, MeasureError> {
     let compute = ComputeThread::new();
     let mut model: Box<dyn HostModel> = match options.device {
         IsolatedDevice::OnnxRuntime => {
@@ -163,14 +164,14 @@ fn on_cpu(options: &IsolationOptions) -> Result<IsolatedTimes, PredictabilityErr
     Ok(IsolatedTimes { execution: times.clone(), whole: times })
 }
 
-fn unloaded(error: LoadError) -> PredictabilityError {
+fn unloaded(error: LoadError) -> MeasureError {
     match error {
-        LoadError::Library { .. } => PredictabilityError::Machine(error.to_string()),
-        LoadError::Device { .. } => PredictabilityError::Failed(error.to_string()),
-        _ => PredictabilityError::Usage(error.to_string()),
+        LoadError::Library { .. } => MeasureError::Machine(error.to_string()),
+        LoadError::Device { .. } => MeasureError::Failed(error.to_string()),
+        _ => MeasureError::Usage(error.to_string()),
     }
 }
 
-fn failed(error: RunError) -> PredictabilityError {
-    PredictabilityError::Failed(error.to_string())
+fn failed(error: RunError) -> MeasureError {
+    MeasureError::Failed(error.to_string())
 }

@@ -10,31 +10,6 @@ pub mod served;
 use serde::Serialize;
 use symphony_transport::Nanos;
 
-/// An error that ends a measurement without figures.
-#[derive(Debug, thiserror::Error)]
-pub enum PredictabilityError {
-    /// The command line, or a file that it names, is wrong: exit code 2.
-    #[error("{0}")]
-    Usage(String),
-    /// The machine lacks something: exit code 3.
-    #[error("{0}")]
-    Machine(String),
-    /// A program or a model failed: exit code 1.
-    #[error("{0}")]
-    Failed(String),
-}
-
-impl PredictabilityError {
-    /// Returns the exit code of the command that ends with it.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            PredictabilityError::Failed(_) => 1,
-            PredictabilityError::Usage(_) => 2,
-            PredictabilityError::Machine(_) => 3,
-        }
-    }
-}
-
 /// Times, sorted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SortedTimes(Vec<Nanos>);

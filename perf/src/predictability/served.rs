@@ -8,7 +8,7 @@
 //!
 //! A batch that ends earlier than expected is overpredicted, a later one underpredicted.
 
-use super::{PredictabilityError, SortedTimes, TimePercentiles};
+use super::{SortedTimes, TimePercentiles};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use symphony::recorder::{RecordedBatches, batches, recordings};
 use symphony_transport::Nanos;
 use symphony_transport::message::Completion;
 
-use crate::api::ApiError;
+use crate::MeasureError;
 use crate::api::loadgen::{self, LoadgenRun};
 use crate::api::process::{Binaries, Server};
 
@@ -85,21 +85,12 @@ pub struct Served {
     pub load: LoadgenRun,
 }
 
-impl From<ApiError> for PredictabilityError {
-    fn from(error: ApiError) -> PredictabilityError {
-        match error {
-            ApiError::Usage(text) => PredictabilityError::Usage(text),
-            other => PredictabilityError::Failed(other.to_string()),
-        }
-    }
-}
-
 /// Serves under load and reads the recording.
 ///
 /// # Errors
 /// The server or `loadgen` fails, or the recording can't be read.
-pub fn measure(options: &ServedOptions) -> Result<ServedBatches, PredictabilityError> {
-    let io = |error: std::io::Error| PredictabilityError::Failed(error.to_string());
+pub fn measure(options: &ServedOptions) -> Result<ServedBatches, MeasureError> {
+    let io = |error: std::io::Error| MeasureError::Failed(error.to_string());
     let binaries = Binaries::beside_this()?;
     let folder = tempfile::tempdir().map_err(io)?;
     let mut serve = Command::new(binaries.path("symphony"));
@@ -121,8 +112,8 @@ pub fn measure(options: &ServedOptions) -> Result<ServedBatches, PredictabilityE
 }
 
 /// Reads the batches of a folder of recordings.
-fn read(folder: &Path, load: LoadgenRun) -> Result<ServedBatches, PredictabilityError> {
-    let failed = |error: String| PredictabilityError::Failed(error);
+fn read(folder: &Path, load: LoadgenRun) -> Result<ServedBatches, MeasureError> {
+    let failed = |error: String| MeasureError::Failed(error);
     let mut all = RecordedBatches::default();
     for file in recordings(folder).map_err(|error| failed(error.to_string()))? {
         let found = batches(&file).map_err(|error| failed(error.to_string()))?;

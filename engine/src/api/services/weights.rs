@@ -17,8 +17,7 @@ pub(in crate::api) async fn change(
 ) -> Result<Vec<DoneChange>, Problem> {
     caller.check_model(&order.model)?;
     let Some(loaders) = &shared.gpu_loaders else {
-        let none = "this process has no GPU of kind \"cuda\", whose weights come and go".to_owned();
-        return Err(WeightsError::Wrong(none).into());
+        return Err(WeightsError::no_gpu().into());
     };
     let (done, ended) = oneshot::channel();
     // The client may have left before the order is done.

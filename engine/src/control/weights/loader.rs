@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use symphony_gpu::counted::{are, counted};
 use symphony_gpu::cuda::{DeviceWeights, WeightsState};
 use symphony_scheduler::actions::{ActionQueue, ActionStep, ActionTimes, ActionWindow, MAX_WAITING_ACTIONS};
 use symphony_transport::Nanos;
@@ -299,12 +300,12 @@ impl Loader {
             .filter(|(_, weights)| weights.state() == WeightsState::Loaded)
             .map(|(slot, weights)| format!("{} ({})", table[slot.0 as usize].name, weights.pages()))
             .collect();
-        let (pages, are) = (if needed == 1 { "page" } else { "pages" }, if free == 1 { "is" } else { "are" });
+        let (pages, verb) = (counted(needed.into(), "page"), are(free.into()));
         let right = match loaded.is_empty() {
             true => "no model is loaded there; give it more memory".to_owned(),
             false => format!("unload one of {}", loaded.join(", ")),
         };
-        format!("model {name:?} needs {needed} {pages}, {free} {are} free on GPU {gpu}; {right}")
+        format!("model {name:?} needs {pages}, {free} {verb} free on GPU {gpu}; {right}")
     }
 
     /// Ends the action that was under way.

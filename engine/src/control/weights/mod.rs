@@ -128,8 +128,7 @@ impl GpuLoaders {
         let WeightsOrder { change, model, version, gpu, .. } = order;
         let numbers: Vec<String> = self.loaders.iter().map(|(gpu, _)| gpu.number().0.to_string()).collect();
         if numbers.is_empty() {
-            let none = "this process has no GPU of kind \"cuda\", whose weights come and go";
-            return Err(WeightsError::Wrong(none.to_owned()));
+            return Err(WeightsError::no_gpu());
         }
         if let Some(gpu) = gpu.filter(|gpu| !numbers.contains(&gpu.to_string())) {
             let list = numbers.join(", ");

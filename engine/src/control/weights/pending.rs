@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use symphony_gpu::counted::counted;
 use symphony_gpu::cuda::WeightsState;
 use symphony_transport::Nanos;
 use symphony_transport::message::GpuId;
@@ -65,9 +66,8 @@ pub struct DoneChange {
 impl fmt::Display for DoneChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let DoneChange { change, gpu, model, version, pages, took, predicted } = self;
-        let plural = if *pages == 1 { "" } else { "s" };
-        let (done, took) = (change.done(), took.as_millis_f64());
-        write!(f, "{done} {model}, version {version}, GPU {}: {pages} page{plural} in {took:.2} ms", gpu.0)?;
+        let (done, took, pages) = (change.done(), took.as_millis_f64(), counted((*pages).into(), "page"));
+        write!(f, "{done} {model}, version {version}, GPU {}: {pages} in {took:.2} ms", gpu.0)?;
         match predicted {
             Some(predicted) => write!(f, ", {:.2} ms were predicted", predicted.as_millis_f64()),
             None => Ok(()),
@@ -99,6 +99,14 @@ pub enum WeightsError {
     /// The server stops.
     #[error("the server was stopped before it was done")]
     Stopped,
+}
+
+impl WeightsError {
+    /// Returns that the process has no GPU of which weights could come and go.
+    pub fn no_gpu() -> WeightsError {
+        let none = "this process has no GPU of kind \"cuda\", whose weights come and go";
+        WeightsError::Wrong(format!("{none}; the GPUs of other hosts keep what they have loaded"))
+    }
 }
 
 /// The result of an order: what was done on each GPU.

@@ -5,6 +5,7 @@ use crate::runtime::callbacks::Progress;
 use half::{bf16, f16};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
+use symphony_gpu::counted::counted;
 use symphony_gpu::{DataType, HostModel, TensorSpec};
 
 /// The seed of random data: a model that fails on it fails at each load.
@@ -41,15 +42,11 @@ pub fn warm_up(
             "warmed {} up with sample \"{}\": {} of {}",
             config.name,
             sample.name,
-            counted(sample.count, "run"),
-            counted(sample.rows, "row"),
+            counted(sample.count as u64, "run"),
+            counted(sample.rows as u64, "row"),
         ));
     }
     Ok(())
-}
-
-fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Returns the inputs of one row, as the model's signature lays them out.

@@ -1,10 +1,10 @@
 //! An engine of three processes on loopback: a frontend, the scheduler, and a backend with emulated
 //! GPUs; between them, if a delay is to be put in, a proxy for each listener.
 
-use super::super::ApiError;
 use super::super::process::{Binaries, Server};
 use super::HostsSetting;
 use super::proxy::DelayProxy;
+use crate::MeasureError;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::Command;
@@ -47,12 +47,12 @@ impl Cluster {
         binaries: &Binaries,
         setting: &HostsSetting,
         delay: Option<Duration>,
-    ) -> Result<Cluster, ApiError> {
+    ) -> Result<Cluster, MeasureError> {
         let folder = tempfile::tempdir()?;
         let cores = first_and_last_core();
         let [front, scheduler] = free_addresses()?;
         let mut proxies = Vec::new();
-        let mut seen = |target: SocketAddr| -> Result<SocketAddr, ApiError> {
+        let mut seen = |target: SocketAddr| -> Result<SocketAddr, MeasureError> {
             let Some(delay) = delay else { return Ok(target) };
             let proxy = DelayProxy::start(target, delay)?;
             let address = proxy.address;
@@ -83,7 +83,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    fn wait_for_links(&self) -> Result<(), ApiError> {
+    fn wait_for_links(&self) -> Result<(), MeasureError> {
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
             let metrics = self.scheduler.get("/metrics")?;
@@ -98,13 +98,13 @@ impl Cluster {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        Err(ApiError::Failed("the processes are not linked in time".into()))
+        Err(MeasureError::Failed("the processes are not linked in time".into()))
     }
 
     /// Returns what the policy allows for now.
     ///
     /// Errors: the scheduler does not say.
-    pub(super) fn measured(&self) -> Result<MeasuredNetwork, ApiError> {
+    pub(super) fn measured(&self) -> Result<MeasuredNetwork, MeasureError> {
         let metrics = self.scheduler.get("/metrics")?;
         let us = |way: &str| {
             let of_way = format!("way=\"{way}\"}} ");
@@ -112,7 +112,7 @@ impl Cluster {
             let seconds = all.filter_map(|line| line.split_once(&of_way)?.1.parse::<f64>().ok());
             let most = seconds.reduce(f64::max).map(|seconds| (seconds * 1e9).round() / 1e3);
             most.ok_or_else(|| {
-                ApiError::Failed(format!("the scheduler does not say what it allows for {way}"))
+                MeasureError::Failed(format!("the scheduler does not say what it allows for {way}"))
             })
         };
         Ok(MeasuredNetwork {
@@ -152,7 +152,7 @@ fn first_and_last_core() -> [usize; 2] {
 }
 
 /// Returns addresses of loopback that are free now.
-fn free_addresses() -> Result<[SocketAddr; 2], ApiError> {
+fn free_addresses() -> Result<[SocketAddr; 2], MeasureError> {
     let listeners =
         [TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?, TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?];
     Ok([listeners[0].local_addr()?, listeners[1].local_addr()?])

@@ -16,7 +16,8 @@ pub use cluster::MeasuredNetwork;
 
 use super::goodput::simulated_goodput;
 use super::process::Binaries;
-use super::{ApiError, EmulatedModel, loadgen};
+use super::{EmulatedModel, loadgen};
+use crate::MeasureError;
 use cluster::Cluster;
 use serde::{Deserialize, Serialize};
 use std::process::Command;
@@ -114,7 +115,7 @@ pub fn measure(
     binaries: &Binaries,
     setting: &HostsSetting,
     put_in_ms: Option<f64>,
-) -> Result<HostsGoodput, ApiError> {
+) -> Result<HostsGoodput, MeasureError> {
     let undelayed = MeasuredNetwork { control_us: 0.0, data_us_per_request: 0.0, result_us: 0.0 };
     let delay = put_in_ms.map(|ms| Duration::from_secs_f64(ms / 1e3));
     let look_rps = LOOK_LOAD * simulated(binaries, setting, undelayed)?;
@@ -154,7 +155,11 @@ fn asked(binaries: &Binaries, cluster: &Cluster, setting: &HostsSetting) -> Comm
 /// Returns the simulator's goodput with these delays.
 ///
 /// Errors: the simulator failed.
-fn simulated(binaries: &Binaries, setting: &HostsSetting, network: MeasuredNetwork) -> Result<f64, ApiError> {
+fn simulated(
+    binaries: &Binaries,
+    setting: &HostsSetting,
+    network: MeasuredNetwork,
+) -> Result<f64, MeasureError> {
     let MeasuredNetwork { control_us, data_us_per_request, result_us } = network;
     let seconds = 30.0 * setting.slower;
     let mut text = format!(

@@ -2,7 +2,7 @@
 //! they reset calls and drop connections with calls in flight. Each is a thread; its actions follow
 //! from a seed.
 
-use crate::api::ApiError;
+use crate::MeasureError;
 use bytes::Bytes;
 use h2::Reason;
 use h2::client::{ResponseFuture, SendRequest};
@@ -70,7 +70,7 @@ impl ClientActions {
 /// The clients, until they are stopped.
 pub(super) struct FaultyClients {
     stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<Result<ClientActions, ApiError>>>,
+    threads: Vec<JoinHandle<Result<ClientActions, MeasureError>>>,
 }
 
 impl FaultyClients {
@@ -88,16 +88,16 @@ impl FaultyClients {
     /// Stops the clients.
     ///
     /// Errors: the server did not answer one of them as it must.
-    pub(super) fn stop(self) -> Result<ClientActions, ApiError> {
+    pub(super) fn stop(self) -> Result<ClientActions, MeasureError> {
         self.stop.store(true, Ordering::Relaxed);
-        let broke = |_| ApiError::Failed("a faulty client's thread panicked".into());
+        let broke = |_| MeasureError::Failed("a faulty client's thread panicked".into());
         self.threads
             .into_iter()
             .try_fold(ClientActions::default(), |all, thread| Ok(all.and(thread.join().map_err(broke)??)))
     }
 }
 
-fn over_http(address: SocketAddr, stop: &AtomicBool) -> Result<ClientActions, ApiError> {
+fn over_http(address: SocketAddr, stop: &AtomicBool) -> Result<ClientActions, MeasureError> {
     let mut random = Pcg64Mcg::seed_from_u64(1);
     let mut actions = ClientActions::default();
     while !stop.load(Ordering::Relaxed) {
@@ -152,17 +152,17 @@ fn infer(model: &str, data: &str) -> Vec<u8> {
 }
 
 /// Reads the beginning of an answer and compares it.
-fn expect(stream: &mut TcpStream, beginning: &[u8]) -> Result<(), ApiError> {
+fn expect(stream: &mut TcpStream, beginning: &[u8]) -> Result<(), MeasureError> {
     let mut read = vec![0; beginning.len()];
     stream.read_exact(&mut read)?;
     if read == beginning {
         return Ok(());
     }
     let (is, right) = (String::from_utf8_lossy(&read), String::from_utf8_lossy(beginning));
-    Err(ApiError::Failed(format!("an answer begins with {is:?}, and should with {right:?}")))
+    Err(MeasureError::Failed(format!("an answer begins with {is:?}, and should with {right:?}")))
 }
 
-fn over_grpc(address: SocketAddr, stop: &AtomicBool) -> Result<ClientActions, ApiError> {
+fn over_grpc(address: SocketAddr, stop: &AtomicBool) -> Result<ClientActions, MeasureError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut random = Pcg64Mcg::seed_from_u64(2);
     runtime.block_on(async {
@@ -170,7 +170,7 @@ fn over_grpc(address: SocketAddr, stop: &AtomicBool) -> Result<ClientActions, Ap
         while !stop.load(Ordering::Relaxed) {
             tokio::time::timeout(PATIENCE, connection(address, &mut random, &mut actions))
                 .await
-                .map_err(|_| ApiError::Failed(format!("a gRPC call had no end after {PATIENCE:?}")))??;
+                .map_err(|_| MeasureError::Failed(format!("a gRPC call had no end after {PATIENCE:?}")))??;
         }
         Ok(actions)
     })
@@ -181,7 +181,7 @@ async fn connection(
     address: SocketAddr,
     random: &mut Pcg64Mcg,
     actions: &mut ClientActions,
-) -> Result<(), ApiError> {
+) -> Result<(), MeasureError> {
     let stream = tokio::net::TcpStream::connect(address).await?;
     let (mut client, connection) = h2::client::handshake(stream).await?;
     let driver = tokio::spawn(async move { drop(connection.await) });
@@ -214,9 +214,9 @@ async fn connection(
     Ok(())
 }
 
-impl From<h2::Error> for ApiError {
-    fn from(error: h2::Error) -> ApiError {
-        ApiError::Failed(format!("a gRPC connection broke: {error}"))
+impl From<h2::Error> for MeasureError {
+    fn from(error: h2::Error) -> MeasureError {
+        MeasureError::Failed(format!("a gRPC connection broke: {error}"))
     }
 }
 

@@ -15,7 +15,8 @@ mod faulty_clients;
 use super::counters::CounterSnapshot;
 use super::loadgen::{self, LoadgenRun, Protocol};
 use super::process::{Binaries, CpuPriority, Server};
-use super::{ApiError, ApiPlacements, EmulatedModel, Spin, growth};
+use super::{ApiPlacements, EmulatedModel, Spin, growth};
+use crate::MeasureError;
 use faulty_clients::{ClientActions, FaultyClients};
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -78,7 +79,11 @@ pub struct SoakFigures {
 /// Runs the soak for `seconds`; memory is compared after the first fifth.
 ///
 /// Errors: a process failed. A leak is no error but among the figures.
-pub fn run(binaries: &Binaries, placements: ApiPlacements, seconds: f64) -> Result<SoakFigures, ApiError> {
+pub fn run(
+    binaries: &Binaries,
+    placements: ApiPlacements,
+    seconds: f64,
+) -> Result<SoakFigures, MeasureError> {
     let config = format!("{}[http]\nmax_in_flight = {SLOTS}\n", placements.config(GPUS, Spin::No, &MODELS));
     let server = Server::symphony(binaries, &config, CpuPriority::Normal)?;
     let before = CounterSnapshot::read(&server)?;
@@ -145,7 +150,12 @@ pub fn run(binaries: &Binaries, placements: ApiPlacements, seconds: f64) -> Resu
 }
 
 /// Starts a run of loadgen that lasts for the whole soak.
-fn steady(binaries: &Binaries, server: &Server, protocol: Protocol, seconds: f64) -> Result<Child, ApiError> {
+fn steady(
+    binaries: &Binaries,
+    server: &Server,
+    protocol: Protocol,
+    seconds: f64,
+) -> Result<Child, MeasureError> {
     let mut command = loadgen::command(binaries, server, protocol);
     command.args(["--models", "a,b", "--threads", "1", "--max-lateness", "1000000"]);
     command.args(["--rate", &RATE.to_string(), "--duration", &seconds.to_string()]);
@@ -154,7 +164,7 @@ fn steady(binaries: &Binaries, server: &Server, protocol: Protocol, seconds: f64
 
 /// Starts and kills runs of loadgen until the time is over. Returns the memory in use at each
 /// second and the number of runs killed.
-fn watch(binaries: &Binaries, server: &Server, seconds: f64) -> Result<(Vec<u64>, usize), ApiError> {
+fn watch(binaries: &Binaries, server: &Server, seconds: f64) -> Result<(Vec<u64>, usize), MeasureError> {
     let bar = ProgressBar::new(seconds as u64).with_prefix("soak");
     let begun = Instant::now();
     let (mut memory, mut killed) = (Vec::new(), 0);
@@ -178,7 +188,7 @@ fn watch(binaries: &Binaries, server: &Server, seconds: f64) -> Result<(Vec<u64>
 }
 
 /// Returns the counters once no client is left.
-fn silence(server: &Server) -> Result<CounterSnapshot, ApiError> {
+fn silence(server: &Server) -> Result<CounterSnapshot, MeasureError> {
     let begun = Instant::now();
     loop {
         let counters = CounterSnapshot::read(server)?;
@@ -191,7 +201,7 @@ fn silence(server: &Server) -> Result<CounterSnapshot, ApiError> {
 
 /// Returns the number of open files and sockets once it has come down to `few`, or after
 /// [`SETTLING`]: the connection by which the counters were read is closed a moment later.
-fn open_files(server: &Server, few: usize) -> Result<usize, ApiError> {
+fn open_files(server: &Server, few: usize) -> Result<usize, MeasureError> {
     let begun = Instant::now();
     let mut files = server.open_files()?;
     while files > few && begun.elapsed() < SETTLING {
@@ -202,7 +212,7 @@ fn open_files(server: &Server, few: usize) -> Result<usize, ApiError> {
 }
 
 /// Sends as many requests at once as there are slots: a lost slot makes one of them fail.
-fn fill_all_slots(binaries: &Binaries, server: &Server) -> Result<LoadgenRun, ApiError> {
+fn fill_all_slots(binaries: &Binaries, server: &Server) -> Result<LoadgenRun, MeasureError> {
     let mut command = loadgen::command(binaries, server, Protocol::Grpc);
     command.args([
         "--model",

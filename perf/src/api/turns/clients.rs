@@ -1,6 +1,6 @@
 //! Clients that send one large request and take its answer as fast as it comes.
 
-use super::ApiError;
+use crate::MeasureError;
 use bytes::Bytes;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ pub(super) fn post(
     path: &str,
     headers: &[(&'static str, String)],
     body: &[u8],
-) -> Result<LargeAnswer, ApiError> {
+) -> Result<LargeAnswer, MeasureError> {
     let mut stream = std::net::TcpStream::connect(addr)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut head = format!(
@@ -62,13 +62,13 @@ pub(super) fn grpc(
     call: &str,
     headers: &[(&'static str, String)],
     body: &[u8],
-) -> Result<LargeAnswer, ApiError> {
+) -> Result<LargeAnswer, MeasureError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let called =
             tokio::time::timeout(PATIENCE, called(addr, call, headers, Bytes::copy_from_slice(body)));
-        let answer = called.await.map_err(|_| ApiError::Failed(format!("{call} was not answered")))?;
-        answer.map_err(|error| ApiError::Failed(format!("{call}: {error}")))
+        let answer = called.await.map_err(|_| MeasureError::Failed(format!("{call} was not answered")))?;
+        answer.map_err(|error| MeasureError::Failed(format!("{call}: {error}")))
     })
 }
 

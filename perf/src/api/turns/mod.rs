@@ -9,7 +9,7 @@
 mod bodies;
 mod clients;
 
-use super::ApiError;
+use crate::MeasureError;
 use crate::api::loadgen::Protocol;
 use bodies::{KINDS, LargeRequest, MODELS, REGION_BYTES, REGION_KEY};
 use serde::Serialize;
@@ -53,12 +53,16 @@ impl TurnFigures {
 /// `only`.
 ///
 /// Errors: the server can't be started, or a request was not answered as it should be.
-pub fn measure(rounds: usize, only: &str) -> Result<Vec<TurnFigures>, ApiError> {
+pub fn measure(rounds: usize, only: &str) -> Result<Vec<TurnFigures>, MeasureError> {
     let kinds = KINDS.iter().filter(|(kind, _)| kind.contains(only));
     kinds.map(|(kind, request)| measure_one(kind, &request(), rounds)).collect()
 }
 
-fn measure_one(kind: &'static str, request: &LargeRequest, rounds: usize) -> Result<TurnFigures, ApiError> {
+fn measure_one(
+    kind: &'static str,
+    request: &LargeRequest,
+    rounds: usize,
+) -> Result<TurnFigures, MeasureError> {
     let (body_bytes, longest_ms) = (request.body.len(), Vec::new());
     let mut figures = TurnFigures { kind, body_bytes, answer_bytes: 0, longest_ms, long_turns: 0 };
     // Not zeros, which would be pages that nobody has touched.
@@ -72,7 +76,7 @@ fn measure_one(kind: &'static str, request: &LargeRequest, rounds: usize) -> Res
             Protocol::Grpc => clients::grpc(server.addr, &request.call, &request.headers, &request.body)?,
         };
         if answer.is_good != request.is_good {
-            return Err(ApiError::Failed(format!("{kind}: {}", answer.start)));
+            return Err(MeasureError::Failed(format!("{kind}: {}", answer.start)));
         }
         let CoreTurns { long, longest, .. } = server.turns();
         figures.answer_bytes = answer.bytes;
@@ -95,8 +99,8 @@ struct TurnsServer {
 }
 
 impl TurnsServer {
-    fn start() -> Result<TurnsServer, ApiError> {
-        let failed = |error: String| ApiError::Failed(error);
+    fn start() -> Result<TurnsServer, MeasureError> {
+        let failed = |error: String| MeasureError::Failed(error);
         let config = parse_config(MODELS).map_err(|error| failed(error.to_string()))?;
         let (engine, mut frontends) =
             Engine::start(config, 1, no_progress()).map_err(|error| failed(error.to_string()))?;
@@ -130,7 +134,7 @@ impl Drop for TurnsServer {
 struct SharedFile(String);
 
 impl SharedFile {
-    fn create() -> Result<SharedFile, ApiError> {
+    fn create() -> Result<SharedFile, MeasureError> {
         let file = SharedFile(format!("/dev/shm{REGION_KEY}"));
         std::fs::write(&file.0, vec![0; REGION_BYTES])?;
         Ok(file)
