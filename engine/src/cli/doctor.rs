@@ -204,6 +204,7 @@ fn named_cores(config: &Config) -> Vec<usize> {
         .chain(&cores.rank)
         .chain(&cores.emulated)
         .chain(&cores.api)
+        .chain(&cores.links)
         .chain(executors)
         .copied()
         .collect();
@@ -354,11 +355,28 @@ fn resolve(name: &str) -> Result<SocketAddr, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::parse_config;
 
     #[test]
     fn a_kernels_list_of_cores_is_read() {
         assert_eq!(core_list("0-2,7"), [0, 1, 2, 7]);
         assert_eq!(core_list(""), [0; 0]);
+    }
+
+    #[test]
+    fn slots_that_a_device_reads_ask_for_reserved_huge_pages() {
+        let config = |tensors: &str| {
+            let text = format!(
+                "[memory]\nslab_mb = 64\n[links]\ntensors = \"{tensors}\"\n[cores]\nlinks = 0\n\
+                 [[executors]]\nkind = \"emulated\"\n[[models]]\nname = \"m\"\nexecutor = \"emulated\"\n\
+                 slo_ms = 9\nprofile = {{ alpha_ms = 1, beta_ms = 1 }}\n"
+            );
+            parse_config(&text).unwrap()
+        };
+        let found = huge_pages(&config("rdma")).to_string();
+        assert!(found.contains(" of 2 MiB are free; slots that the RDMA device reads fill 32"), "{found}");
+        assert!(huge_pages(&config("tcp")).to_string().contains(" reserved, transparent ones: "));
+        assert_eq!(named_cores(&config("tcp")), [0]);
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub struct Cores {
     pub emulated: Option<usize>,
     /// The core of each API thread; empty means one thread on a core that the engine chooses.
     pub api: Vec<usize>,
+    /// The core of the thread of the links to other hosts.
+    pub links: Option<usize>,
 }
 
 impl Default for Cores {
@@ -31,6 +33,7 @@ impl Default for Cores {
             rank: Vec::new(),
             emulated: None,
             api: Vec::new(),
+            links: None,
         }
     }
 }
@@ -82,13 +85,15 @@ pub(super) fn read_cores(root: &TomlTable<'_>) -> Option<(Cores, Option<Location
     root.section("cores", |table| {
         let model = MODEL_THREAD.read(table, read_model_threads);
         let rank = RANK_THREAD.read(table, |value| value.count(1..=limits::MAX_RANK_THREADS).map(Some));
-        let emulated = table.optional("emulated").map_or(Some(None), |v| read_core(&v).map(Some));
+        let [emulated, links] = ["emulated", "links"]
+            .map(|thread| table.optional(thread).map_or(Some(None), |v| read_core(&v).map(Some)));
         let api = read_core_list(table, "api", "API thread", limits::MAX_FRONTENDS);
         let ((model, model_threads), (rank, rank_threads)) = (model?, rank?);
         let location =
             table.location(if table.has(RANK_THREAD.count) { RANK_THREAD.count } else { RANK_THREAD.cores });
         let rank_threads = rank_threads.unwrap_or(1);
-        let cores = Cores { model_threads, model, rank_threads, rank, emulated: emulated?, api: api? };
+        let (emulated, api, links) = (emulated?, api?, links?);
+        let cores = Cores { model_threads, model, rank_threads, rank, emulated, api, links };
         Some((cores, Some(location)))
     })
 }

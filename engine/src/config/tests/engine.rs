@@ -95,7 +95,7 @@ fn a_file_with_every_key_is_read_as_written() {
     let config = good(
         "policy = \"work-conserving\"\ndrop = \"fcfs\"\n\
          [network]\ncontrol_us = 10\nresult_us = 20\n\
-         [cores]\nmodel_threads = 2\nmodel = [0, 0]\nrank_threads = 2\nrank = [0, 0]\nemulated = 0\napi = [0]\n\
+         [cores]\nmodel_threads = 2\nmodel = [0, 0]\nrank_threads = 2\nrank = [0, 0]\nemulated = 0\napi = [0]\nlinks = 0\n\
          [http]\nmax_body_mb = 8\nmax_connection_mb = 50\nmax_in_flight = 100\nmax_connections = 10\nmax_in_flight_per_connection = 20\nread_timeout_s = 3\nidle_timeout_s = 4\n\
          max_admin_connections = 5\nmax_connections_per_peer = 6\nmax_peer_mb = 70\nunlimited_peers = [\"10.0.0.5\", \"fd00::/8\"]\nmax_bodies_mb = 9\nheader_timeout_s = 6\nbody_timeout_s = 7\nwrite_timeout_s = 8\nkeep_alive_s = 9\nstream_idle_timeout_s = 11\n\
          [faults]\ngrace_ms = 1.5\nhung_after_s = 0.5\nmax_hung_threads = 2\n\
@@ -121,6 +121,7 @@ fn a_file_with_every_key_is_read_as_written() {
         rank: vec![0, 0],
         emulated: Some(0),
         api: vec![0],
+        links: Some(0),
     };
     assert_eq!(config.cores, cores);
     let http = HttpLimits {

@@ -2,7 +2,7 @@
 //! a core of its own where there are enough, else CPU executors keep theirs and the light roles
 //! share the rest.
 
-use crate::config::{Config, ExecutorKind, Role};
+use crate::config::{Config, Cores, ExecutorKind, Role};
 use crate::runtime::threads::agent::{Idle, Placement};
 use std::collections::HashMap;
 use symphony_scheduler::limits;
@@ -74,7 +74,7 @@ impl Layout {
         let ranks = (0..ranks).map(|at| allocator.light(given.rank(at))).collect();
         let models = (0..model_threads).map(|at| allocator.light(given.model(at))).collect();
         let emulated = (emulated > 0).then(|| allocator.light(given.emulated));
-        let links = (links > 0).then(|| allocator.light(None));
+        let links = (links > 0).then(|| allocator.light(given.links));
         let frontends = (0..frontends).map(|at| allocator.light(given.api(at))).collect();
         let executors = (0..executors).map(|at| allocator.heavy(given.executor(at))).collect();
         let mut layout = Layout { ranks, models, executors, emulated, frontends, links, shared: false };
@@ -163,6 +163,7 @@ fn executor_threads(config: &Config) -> (usize, usize) {
 struct NamedCores<'a> {
     config: &'a Config,
     emulated: Option<usize>,
+    links: Option<usize>,
     executors: Vec<usize>,
 }
 
@@ -173,7 +174,8 @@ impl NamedCores<'_> {
         let groups =
             with_threads.flat_map(|kind| config.executors.iter().filter(move |group| group.kind == kind));
         let executors = groups.flat_map(|group| group.cores.iter().copied()).collect();
-        NamedCores { config, emulated: config.cores.emulated, executors }
+        let Cores { emulated, links, .. } = config.cores;
+        NamedCores { config, emulated, links, executors }
     }
 
     fn rank(&self, at: usize) -> Option<usize> {
@@ -240,14 +242,18 @@ mod tests {
     use super::*;
     use crate::config::read_config;
 
-    /// Returns how the API's thread and the ModelThread idle, on a machine with these cores.
-    fn idle(cores: &str, machine: &[usize]) -> (Idle, Idle) {
+    fn config(cores: &str) -> Config {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("symphony.toml");
         let rest = "[[executors]]\nkind = \"emulated\"\n[[models]]\nname = \"m\"\nexecutor = \"emulated\"\nslo_ms = 9\n\
                     profile = { alpha_ms = 1, beta_ms = 1 }\n";
         std::fs::write(&file, format!("[cores]\n{cores}\n{rest}")).unwrap();
-        let layout = Layout::new(&read_config(&file).unwrap(), 1, machine);
+        read_config(&file).unwrap()
+    }
+
+    /// Returns how the API's thread and the ModelThread idle, on a machine with these cores.
+    fn idle(cores: &str, machine: &[usize]) -> (Idle, Idle) {
+        let layout = Layout::new(&config(cores), 1, machine);
         assert_eq!(layout.shared, layout.ranks[0].idle == Idle::Nap || layout.frontends[0].idle == Idle::Nap);
         (layout.frontends[0].idle, layout.models[0].idle)
     }
@@ -266,5 +272,14 @@ mod tests {
             // The emulated GPUs' thread is put beside the API's.
             assert_eq!(idle(&partly, &[first, second]), (Idle::Nap, Idle::Spin));
         }
+    }
+
+    #[test]
+    fn the_links_of_a_host_have_the_core_that_is_named_for_them() {
+        let Some(last) = core_affinity::get_core_ids().unwrap().last().map(|core| core.id) else { return };
+        let config = config(&format!("links = {last}"));
+        let layout = Layout::of_host(&config, Role::Frontend, 1, &[last + 1, last + 2, last]);
+        assert_eq!(layout.links, Some(Placement { core: Some(last), idle: Idle::Spin }));
+        assert_eq!(layout.frontends, [Placement { core: Some(last + 1), idle: Idle::Spin }]);
     }
 }

@@ -27,9 +27,13 @@ pub(super) struct Cluster {
     _folder: TempDir,
 }
 
-/// The delays that the policy allows for, as the links have measured them, in microseconds.
-#[derive(Clone, Copy, Debug, serde::Serialize)]
+/// The delays that the links have measured, in microseconds: that of requests, and those that the
+/// policy allows for.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct MeasuredNetwork {
+    /// From the frontend to the scheduler: of a request's time, what is over when the scheduler
+    /// hears of it.
+    pub request_us: f64,
     /// d_ctrl, and the fetch of no bytes.
     pub control_us: f64,
     /// d_data.
@@ -106,19 +110,21 @@ impl Cluster {
     /// Errors: the scheduler does not say.
     pub(super) fn measured(&self) -> Result<MeasuredNetwork, MeasureError> {
         let metrics = self.scheduler.get("/metrics")?;
-        let us = |way: &str| {
-            let of_way = format!("way=\"{way}\"}} ");
-            let all = metrics.lines().filter(|line| line.starts_with("symphony_allowed_delay_seconds{"));
-            let seconds = all.filter_map(|line| line.split_once(&of_way)?.1.parse::<f64>().ok());
+        let us = |metric: &str, label: &str| {
+            let label = format!("{label}}} ");
+            let all = metrics.lines().filter(|line| line.starts_with(metric));
+            let seconds = all.filter_map(|line| line.split_once(&label)?.1.parse::<f64>().ok());
             let most = seconds.reduce(f64::max).map(|seconds| (seconds * 1e9).round() / 1e3);
             most.ok_or_else(|| {
-                MeasureError::Failed(format!("the scheduler does not say what it allows for {way}"))
+                MeasureError::Failed(format!("the scheduler does not say {metric} of {label}"))
             })
         };
+        let allowed = |way: &str| us("symphony_allowed_delay_seconds{", &format!("way=\"{way}\""));
         Ok(MeasuredNetwork {
-            control_us: us("control")?,
-            data_us_per_request: us("data_per_request")?,
-            result_us: us("result")?,
+            request_us: us("symphony_link_delay_seconds{", "role=\"frontend\"")?,
+            control_us: allowed("control")?,
+            data_us_per_request: allowed("data_per_request")?,
+            result_us: allowed("result")?,
         })
     }
 }

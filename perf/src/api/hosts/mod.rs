@@ -1,7 +1,7 @@
 //! The goodput of an engine of three processes (a frontend, the scheduler, and a backend with
 //! emulated GPUs) behind the API, beside the simulator's for the same workload, with the delays
-//! that the links have measured and the policy allows for. With a delay put into the links by a
-//! proxy, it is Symphony's Figure 13 on real sockets.
+//! that the links have measured. With a delay put into the links by a proxy, it is Symphony's
+//! Figure 13 on real sockets.
 //!
 //! The models are ResNet50 on a GTX 1080 Ti, as in the paper, made slower: all of their times, the
 //! SLO and the delays that are put in are multiplied by the same number. That changes nothing of
@@ -116,9 +116,8 @@ pub fn measure(
     setting: &HostsSetting,
     put_in_ms: Option<f64>,
 ) -> Result<HostsGoodput, MeasureError> {
-    let undelayed = MeasuredNetwork { control_us: 0.0, data_us_per_request: 0.0, result_us: 0.0 };
     let delay = put_in_ms.map(|ms| Duration::from_secs_f64(ms / 1e3));
-    let look_rps = LOOK_LOAD * simulated(binaries, setting, undelayed)?;
+    let look_rps = LOOK_LOAD * simulated(binaries, setting, MeasuredNetwork::default())?;
     let cluster = Cluster::start(binaries, setting, delay)?;
     let mut look = asked(binaries, &cluster, setting);
     look.args(["--rate", &look_rps.to_string(), "--duration", &LOOK_S.to_string(), "--warmup", "1"]);
@@ -152,7 +151,8 @@ fn asked(binaries: &Binaries, cluster: &Cluster, setting: &HostsSetting) -> Comm
     command
 }
 
-/// Returns the simulator's goodput with these delays.
+/// Returns the simulator's goodput with these delays. Its requests are at the scheduler when they
+/// arrive, with the time that is left to them there: they arrive as often as at the frontend.
 ///
 /// Errors: the simulator failed.
 fn simulated(
@@ -160,7 +160,7 @@ fn simulated(
     setting: &HostsSetting,
     network: MeasuredNetwork,
 ) -> Result<f64, MeasureError> {
-    let MeasuredNetwork { control_us, data_us_per_request, result_us } = network;
+    let MeasuredNetwork { request_us, control_us, data_us_per_request, result_us } = network;
     let seconds = 30.0 * setting.slower;
     let mut text = format!(
         "gpus = {}\nseed = 1\nwarmup_s = {}\nduration_s = {seconds}\nrate_rps = 500.0\n[network]\n\
@@ -168,6 +168,7 @@ fn simulated(
         setting.gpus, setting.slower
     );
     for EmulatedModel { name, alpha_ms, beta_ms, slo_ms } in setting.models() {
+        let slo_ms = slo_ms - request_us / 1e3;
         text += &format!(
             "[[models]]\nname = \"{name}\"\nalpha_ms = {alpha_ms}\nbeta_ms = {beta_ms}\nslo_ms = {slo_ms}\n"
         );
