@@ -5,9 +5,11 @@
 //! [`generator`] draws the workloads, [`rules`] names what is compared, [`search`] finds the
 //! goodput of a rule on a workload, [`run`] does so for all of them, [`results`] is the file that
 //! keeps what was found, [`summary`] and [`chart`] show it. [`loads`] compares GPU time below the
-//! goodput. [`clairvoyant`] is the limit: what a
-//! scheduler that knew all arrivals could serve. [`on_threads`] runs a workload in real time.
+//! goodput. [`clairvoyant`] is the limit for one GPU and one model: what a scheduler that knew all
+//! arrivals could serve; [`bound`] is one for all workloads, and higher. [`on_threads`] runs a
+//! workload in real time.
 
+pub mod bound;
 pub mod chart;
 pub mod clairvoyant;
 pub mod generator;

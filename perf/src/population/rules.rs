@@ -2,7 +2,7 @@
 //! default rule also tuned for latency, `symphony@latency`, or with a setting that stays,
 //! `symphony@1/1/1`.
 
-use super::clairvoyant;
+use super::{bound, clairvoyant};
 use std::fmt;
 use std::str::FromStr;
 use symphony_scheduler::drop_rule::DropRule;
@@ -28,6 +28,9 @@ pub const CLASSIC: [&str; 4] = [
 
 /// The name of the limit for one GPU and one model.
 pub const CLAIRVOYANT: &str = "clairvoyant";
+
+/// The name of the bound for any number of GPUs and models.
+pub const BOUND: &str = "bound";
 
 /// The choice of a rule's setting.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -76,6 +79,8 @@ pub enum Rule {
     },
     /// The best that can be done by who knows all arrivals.
     Clairvoyant,
+    /// What the GPUs' time allows at most.
+    Bound,
 }
 
 impl fmt::Display for Rule {
@@ -87,6 +92,7 @@ impl fmt::Display for Rule {
                 setting.map_or(Ok(()), |setting| setting.fmt(f))
             }
             Rule::Clairvoyant => write!(f, "{CLAIRVOYANT}"),
+            Rule::Bound => write!(f, "{BOUND}"),
         }
     }
 }
@@ -95,8 +101,10 @@ impl FromStr for Rule {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Rule, String> {
-        if name == CLAIRVOYANT {
-            return Ok(Rule::Clairvoyant);
+        match name {
+            CLAIRVOYANT => return Ok(Rule::Clairvoyant),
+            BOUND => return Ok(Rule::Bound),
+            _ => {}
         }
         let (name, setting) = name.split_once('@').map_or((name, None), |(name, of)| (name, Some(of)));
         let setting: Option<ChosenSetting> = setting.map(str::parse).transpose()?;
@@ -124,6 +132,7 @@ impl Rule {
         match self {
             Rule::Policy { .. } => true,
             Rule::Clairvoyant => clairvoyant::applies_to(workload),
+            Rule::Bound => bound::applies_to(workload),
         }
     }
 
@@ -131,24 +140,38 @@ impl Rule {
     ///
     /// Errors: those of [`simulate`].
     pub fn passes(&self, workload: &Workload) -> Result<Option<f64>, ArrivalError> {
-        let Some(report) = self.report(workload) else { return clairvoyant::passes(workload) };
-        let report = report?;
+        let report = match self {
+            Rule::Policy { policy, drop, setting } => run(*policy, *drop, *setting, workload)?,
+            Rule::Clairvoyant => return clairvoyant::passes(workload),
+            Rule::Bound => return bound::passes(workload),
+        };
         Ok((report.worst_bad_rate <= ALLOWED_BAD_RATE).then_some(report.offered_rps))
     }
 
-    /// Runs the workload; `None` for the limit, which nothing runs.
+    /// Runs the workload; `None` for the limits, which nothing runs.
     ///
     /// Errors: those of [`simulate`].
     pub fn report(&self, workload: &Workload) -> Option<Result<Report, ArrivalError>> {
         let Rule::Policy { policy, drop, setting } = self else { return None };
-        let mut options = PolicyOptions { drop: *drop, ..PolicyOptions::default() };
-        match setting {
-            None => options.tuning = policy.is_tuned(*drop).then_some(Prefer::Efficiency),
-            Some(ChosenSetting::Fixed(setting)) => options.setting = *setting,
-            Some(ChosenSetting::Latency) => options.tuning = Some(Prefer::Latency),
-        }
-        Some(simulate(workload, *policy, &options))
+        Some(run(*policy, *drop, *setting, workload))
     }
+}
+
+/// Runs the workload under a policy, with its own drop rule or another, and its tuner unless it has
+/// a setting.
+fn run(
+    policy: &'static dyn Policy,
+    drop: Option<DropRule>,
+    setting: Option<ChosenSetting>,
+    workload: &Workload,
+) -> Result<Report, ArrivalError> {
+    let mut options = PolicyOptions { drop, ..PolicyOptions::default() };
+    match setting {
+        None => options.tuning = policy.is_tuned(drop).then_some(Prefer::Efficiency),
+        Some(ChosenSetting::Fixed(setting)) => options.setting = setting,
+        Some(ChosenSetting::Latency) => options.tuning = Some(Prefer::Latency),
+    }
+    simulate(workload, policy, &options)
 }
 
 #[cfg(test)]
@@ -157,9 +180,14 @@ mod tests {
 
     #[test]
     fn a_rule_is_read_by_the_name_that_it_prints() {
-        for name in
-            CLASSIC.into_iter().chain([DEFAULT, CLAIRVOYANT, "nexus", "symphony:window", "symphony@latency"])
-        {
+        for name in CLASSIC.into_iter().chain([
+            DEFAULT,
+            CLAIRVOYANT,
+            BOUND,
+            "nexus",
+            "symphony:window",
+            "symphony@latency",
+        ]) {
             assert_eq!(name.parse::<Rule>().unwrap().to_string(), name);
         }
         for name in ["symphony:window@0/inf/0.5/spread", "symphony@1/1/1"] {

@@ -4,10 +4,9 @@
 
 use super::generator::Half;
 use super::results::{PopulationResults, WorkloadResult};
-use super::rules::{CLAIRVOYANT, CLASSIC, DEFAULT};
+use super::rules::{BOUND, CLAIRVOYANT, CLASSIC, DEFAULT};
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use symphony_scheduler::sim::goodput::ideal_rate;
 
 /// Workloads whose best classic goodput is at most this are left out: a few requests decide them.
 pub const LEAST_RPS: f64 = 50.0;
@@ -29,8 +28,9 @@ pub fn distributions(results: &PopulationResults, half: Half) -> Vec<Distributio
     let names: BTreeSet<&str> =
         results.of(half).flat_map(|found| found.goodput_rps.keys().map(String::as_str)).collect();
     let first = [DEFAULT].into_iter().chain(CLASSIC);
-    let others = names.iter().copied().filter(|name| *name != DEFAULT && !CLASSIC.contains(name));
-    let rules = first.filter(|name| names.contains(name)).chain(others.filter(|name| *name != CLAIRVOYANT));
+    let is_of_these = |name: &&str| [DEFAULT, CLAIRVOYANT, BOUND].contains(name) || CLASSIC.contains(name);
+    let others = names.iter().copied().filter(|name| !is_of_these(name));
+    let rules = first.filter(|name| names.contains(name)).chain(others);
     rules.map(|rule| distribution(results, half, rule)).filter(|found| !found.ratios.is_empty()).collect()
 }
 
@@ -63,25 +63,48 @@ fn best_classic(found: &WorkloadResult) -> Option<f64> {
     means?.into_iter().reduce(f64::max)
 }
 
-/// The share of the ideal rate above which little is left to gain.
-const NEARLY_IDEAL: f64 = 0.9;
+/// The bound over the best classic rule below which there is little to gain.
+const LITTLE: f64 = 1.05;
 
-/// Returns a sentence on how much of the ideal rate the best classic rule of each workload of a
-/// half reaches: what is left above it bounds what any rule can gain; `None` where none has run.
+/// Returns a sentence on how far [`BOUND`] is above the best classic rule of each workload of a
+/// half: no rule can gain more; `None` where that is not known.
 pub fn room(results: &PopulationResults, half: Half) -> Option<String> {
-    let share = |found: &WorkloadResult| {
+    let room = |found: &WorkloadResult| {
         let best = best_classic(found).filter(|&best| best > LEAST_RPS)?;
-        Some(best / ideal_rate(&Half::by_name(&found.name)?))
+        Some(mean(found, BOUND)? / best)
     };
-    let mut shares: Vec<f64> = results.of(half).filter_map(share).collect();
-    shares.sort_by(f64::total_cmp);
-    let median = shares.get(shares.len() / 2)?;
-    let near = shares.iter().filter(|&&share| share > NEARLY_IDEAL).count();
+    let mut rooms: Vec<f64> = results.of(half).filter_map(room).collect();
+    rooms.sort_by(f64::total_cmp);
+    let median = rooms.get(rooms.len() / 2)?;
+    let few = rooms.iter().filter(|&&room| room < LITTLE).count();
     Some(format!(
-        "The best classic rule of each workload reaches {median:.2} of the ideal rate as the median, and over \
-         {NEARLY_IDEAL} of it on {near} of {}.",
-        shares.len()
+        "The bound is {median:.2} of the best classic rule of each workload as the median, and under \
+         {LITTLE} of it on {few} of {}.",
+        rooms.len()
     ))
+}
+
+/// Returns the geometric mean of the default's goodput over that of the classic rule that is best
+/// *on the other seeds*: the best of four on the same seeds has chance on its side. `None` where
+/// there are fewer than two seeds.
+pub fn without_chance(results: &PopulationResults, half: Half) -> Option<f64> {
+    let ratio = |found: &WorkloadResult| {
+        let best = best_classic(found).filter(|&best| best > LEAST_RPS)?;
+        let ours = found.goodput_rps.get(DEFAULT)?;
+        let classic: Option<Vec<&Vec<f64>>> =
+            CLASSIC.iter().map(|rule| found.goodput_rps.get(*rule)).collect();
+        let classic = classic?;
+        let seeds = classic.iter().map(|rps| rps.len()).min().filter(|&seeds| seeds > 1)?;
+        let chosen = |seed: usize| {
+            let on_others = |rps: &Vec<f64>| rps[..seeds].iter().sum::<f64>() - rps[seed];
+            classic.iter().max_by(|a, b| on_others(a).total_cmp(&on_others(b))).map_or(0.0, |rps| rps[seed])
+        };
+        let theirs = (0..seeds).map(chosen).sum::<f64>() / seeds as f64;
+        let ours = ours.iter().sum::<f64>() / ours.len().max(1) as f64;
+        Some(ours / theirs.max(1e-3 * best))
+    };
+    let ratios: Vec<f64> = results.of(half).filter_map(ratio).collect();
+    (!ratios.is_empty()).then(|| geometric_mean(ratios.into_iter()))
 }
 
 /// Returns the geometric mean of ratios above 0.
@@ -165,16 +188,31 @@ mod tests {
     }
 
     #[test]
-    fn the_room_above_the_best_classic_rule_is_what_the_ideal_rate_leaves() {
-        let ideal = |name: &str| ideal_rate(&Half::by_name(name).unwrap());
-        let half = ideal("tune-001") / 2.0;
-        let results = results(&[
-            ("tune-001", [half, 60.0, 60.0, 60.0, 60.0]),
-            ("tune-002", [60.0, ideal("tune-002"), 60.0, 60.0, 60.0]),
+    fn the_room_above_the_best_classic_rule_is_what_the_bound_leaves() {
+        let mut results = results(&[
+            ("tune-001", [80.0, 60.0, 60.0, 60.0, 60.0]),
+            ("tune-002", [60.0, 98.0, 60.0, 60.0, 60.0]),
         ]);
+        assert_eq!(room(&results, Half::Tune), None);
+        for name in ["tune-001", "tune-002"] {
+            results.keep(&Half::by_name(name).unwrap(), BOUND, &[100.0]);
+        }
         let text = room(&results, Half::Tune).unwrap();
-        assert!(text.contains("reaches 1.00 of the ideal rate") && text.contains("on 1 of 2."), "{text}");
-        assert_eq!(room(&results, Half::Report), None);
+        assert!(text.contains("is 1.25 of the best") && text.contains("on 1 of 2."), "{text}");
+        assert_eq!(distributions(&results, Half::Tune).len(), 5);
+    }
+
+    #[test]
+    fn a_best_of_four_by_chance_is_not_the_best_on_other_seeds() {
+        let mut results = PopulationResults::default();
+        let workload = Half::by_name("tune-001").unwrap();
+        for (rule, rps) in CLASSIC.into_iter().zip([[100.0, 60.0], [60.0, 100.0], [70.0, 70.0], [1.0, 1.0]]) {
+            results.keep(&workload, rule, &rps);
+        }
+        results.keep(&workload, DEFAULT, &[60.0, 60.0]);
+        // Each of the first two is best on the seed on which the other one is not.
+        assert_eq!(without_chance(&results, Half::Tune), Some(1.0));
+        assert_eq!(without_chance(&results, Half::Report), None);
     }
 
     #[test]
