@@ -31,8 +31,8 @@ pub(super) struct Cluster {
 /// policy allows for.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct MeasuredNetwork {
-    /// From the frontend to the scheduler: of a request's time, what is over when the scheduler
-    /// hears of it.
+    /// The delay from the frontend to the scheduler: of a request's time, what is over when it
+    /// is there.
     pub request_us: f64,
     /// d_ctrl, and the fetch of no bytes.
     pub control_us: f64,
