@@ -39,6 +39,12 @@ struct LearnedFile {
     models: Vec<LearnedEntry>,
 }
 
+/// The part of the file that says how the rest is to be read.
+#[derive(Deserialize)]
+struct FileFormat {
+    format: u32,
+}
+
 /// What was learnt of a class of a model.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -138,10 +144,11 @@ fn parse(bytes: &[u8]) -> Result<BTreeMap<(String, u64), LearnedLatencies>, Stri
     if bytes.len() as u64 == MAX_BYTES {
         return Err(format!("it has {} MiB or more", MAX_BYTES >> 20));
     }
-    let content: LearnedFile = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    if content.format != FORMAT {
-        return Err(format!("its format is {}, and this engine reads {FORMAT}", content.format));
+    let FileFormat { format } = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    if format != FORMAT {
+        return Err(format!("its format is {format}, and this engine reads {FORMAT}"));
     }
+    let content: LearnedFile = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     let latencies = |entry: LearnedEntry| {
         let of = entry.latency_ns.into_iter().map(|(size, latency)| (size, Nanos(latency)));
         let learned = LearnedLatencies { by_size: of.collect(), at_best: entry.at_best_ns.map(Nanos) };
@@ -186,7 +193,8 @@ mod tests {
         let file = folder.path().join("learned.json");
         for (content, said) in [
             ("[[models]]\n", "line 1"),
-            ("{\"format\": 7, \"models\": []}", "its format is 7, and this engine reads 1"),
+            ("{\"format\": 1, \"models\": [{\"model\": \"m\"", "EOF while parsing"),
+            ("{\"format\": 7, \"classes\": {}}", "its format is 7, and this engine reads 1"),
             ("{\"format\": 1, \"models\": [], \"more\": 1}", "unknown field `more`"),
             (
                 "{\"format\": 1, \"models\": [{\"model\": \"m\", \"version\": 1}]}",
