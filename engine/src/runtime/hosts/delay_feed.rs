@@ -128,14 +128,7 @@ impl DelayFeed {
                 if thread.send(self.next_model, network).is_err() && !thread.is_abandoned() {
                     return self.shown.set(&self.told);
                 }
-                let Network { control, data_per_request, result } = network;
-                tracing::info!(
-                    model = self.next_model,
-                    ?control,
-                    ?data_per_request,
-                    ?result,
-                    "the policy allows for measured delays"
-                );
+                log_allowed(self.next_model, &network, *told == self.configured);
                 *told = network;
                 is_news = true;
             }
@@ -153,7 +146,7 @@ impl DelayFeed {
         for (thread, told) in self.ways.ranks.iter_mut().zip(&mut self.told_ranks) {
             while thread.take_old().is_some() {}
             if differs(*told, delay) && thread.send(0, delay).is_ok() {
-                tracing::info!(?delay, "the matching allows for the measured delay of completions");
+                tracing::debug!(?delay, "the matching allows for the measured delay of completions");
                 *told = delay;
             }
         }
@@ -171,6 +164,17 @@ impl DelayFeed {
             result: frontends.way.unwrap_or(result),
         };
         network.within(Nanos(model.spare.0 / LARGEST_PART))
+    }
+}
+
+/// Logs what a model's queues allow for. It changes with every load, so the log has what is allowed
+/// for first, and `symphony_allowed_delay_seconds` of /metrics the rest.
+fn log_allowed(model: usize, &Network { control, data_per_request, result }: &Network, is_first: bool) {
+    let says = "the policy allows for measured delays";
+    if is_first {
+        tracing::info!(model, ?control, ?data_per_request, ?result, "{says}");
+    } else {
+        tracing::debug!(model, ?control, ?data_per_request, ?result, "{says}");
     }
 }
 
