@@ -105,6 +105,12 @@ impl DelayWindow {
             (seen >= rank).then(|| end(bucket))
         })
     }
+
+    /// Returns [`DelayWindow::percentile`] once there are as many delays as an epoch has at least:
+    /// fewer have no tail.
+    pub fn tail(&self, share: f64) -> Option<Nanos> {
+        (self.count() >= self.least).then(|| self.percentile(share))?
+    }
 }
 
 #[cfg(test)]

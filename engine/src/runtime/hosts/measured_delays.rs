@@ -9,9 +9,6 @@ use symphony_transport::wire::MeasuredDelays;
 /// The share of delays that are not longer than what is told.
 const SHARE: f64 = 0.99;
 
-/// Frames that have come before their delay is told: fewer have no tail.
-const LEAST_FRAMES: u64 = 64;
-
 /// Fetches of a range of sizes before its times are told.
 const LEAST_FETCHES: u64 = 16;
 
@@ -24,8 +21,7 @@ const TELL_EVERY: Nanos = Nanos::from_millis(250);
 /// Returns the high percentile of the delays of the peer's frames on a link that is up, once enough
 /// have come.
 pub(super) fn way_here(link: &HostLink) -> Option<Nanos> {
-    let delays = link.one_way();
-    (link.is_up() && delays.count() >= LEAST_FRAMES).then(|| delays.percentile(SHARE))?
+    link.is_up().then(|| link.one_way().tail(SHARE))?
 }
 
 /// When a host tells the scheduler next.
@@ -84,10 +80,11 @@ impl FetchTimes {
     /// Adds what is known of fetches: the line through the percentile of the least range that was
     /// measured, of the least slope at which no other range's is above it.
     pub(super) fn add_to(&self, delays: &mut MeasuredDelays) {
-        let mut points = self.ranges.iter().enumerate().filter_map(|(range, times)| {
-            let time = (times.count() >= LEAST_FETCHES).then(|| times.percentile(SHARE))??;
-            Some((least_kib(range), time))
-        });
+        let mut points = self
+            .ranges
+            .iter()
+            .enumerate()
+            .filter_map(|(range, times)| Some((least_kib(range), times.tail(SHARE)?)));
         let Some((first_kib, fetch)) = points.next() else { return };
         let slope = |(kib, time): (u64, Nanos)| (time - fetch).0.div_ceil(kib - first_kib);
         (delays.fetch, delays.fetch_per_kib) = (fetch, Nanos(points.map(slope).max().unwrap_or(0)));
