@@ -74,13 +74,16 @@ impl Class {
 /// that times can be taken from.
 pub const NO_DEADLINE: Nanos = Nanos(1 << 62);
 
+/// The number of ids of requests: they are below it.
+pub const REQUEST_IDS: u64 = 1 << 48;
+
 /// One row of a request, from the frontend that accepted it to the thread that owns its model. The
 /// rows of a request follow each other on the ring, and are published together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub struct Request {
-    /// Chosen by the frontend, unique among its requests, below 2^48; answers carry it back. A
-    /// request's rows share it.
+    /// Chosen by the frontend, unique among its requests, below [`REQUEST_IDS`]; answers carry it
+    /// back. A request's rows share it.
     pub id: u64,
     /// Where the row's input lies and its output goes.
     pub slot: SlotId,

@@ -215,10 +215,12 @@ impl Slab {
     /// [`SlabError`] where the classes are not within the bounds, or too large for the machine.
     #[allow(clippy::new_ret_no_self, reason = "a slab is only ever held by its owner and its views")]
     pub fn new(classes: &[SlotClass], frontend: u16) -> Result<(SlabOwner, SlabView), SlabError> {
-        Slab::on_pages(classes, frontend, SlabPages::Plain)
+        Slab::on_pages(classes, frontend, SlabPages::Plain, 0)
     }
 
-    /// Allocates the memory as [`Slab::new`] does, on pages of this kind.
+    /// Allocates the memory as [`Slab::new`] does, on pages of this kind. Generations begin with
+    /// one that follows from `seed`: 0 has them begin with 1, and two processes whose seeds differ
+    /// hardly ever give out the same ids.
     ///
     /// # Errors
     ///
@@ -227,6 +229,7 @@ impl Slab {
         classes: &[SlotClass],
         frontend: u16,
         pages: SlabPages,
+        seed: u64,
     ) -> Result<(SlabOwner, SlabView), SlabError> {
         if classes.is_empty() || classes.len() > MAX_CLASSES {
             return Err(SlabError::Classes(classes.len()));
@@ -240,8 +243,9 @@ impl Slab {
             first += class.count;
             made.push(class);
         }
+        let free = state(generation_after(seed as u32 % ((1 << GENERATION_BITS) - 1)));
         let slots =
-            (0..first).map(|_| SlabSlot { state: AtomicU32::new(state(1)), bytes: Witness::new() }).collect();
+            (0..first).map(|_| SlabSlot { state: AtomicU32::new(free), bytes: Witness::new() }).collect();
         let free = made.iter().map(|class| (0..class.count as u32).rev().collect()).collect();
         let view = SlabView { slab: Arc::new(Slab { classes: made.into(), slots, frontend }) };
         let owner = SlabOwner {
@@ -784,6 +788,19 @@ mod tests {
         assert!(!is_current());
         assert_eq!(owner.alloc(100).map(SlotId::index), Some(id.index()));
         assert!(!is_current());
+    }
+
+    #[test]
+    fn generations_begin_where_the_seed_says() {
+        let generation = |seed| {
+            let class = SlotClass { slot_bytes: 64, count: 2 };
+            let (mut owner, view) = Slab::on_pages(&[class], 7, SlabPages::Plain, seed).unwrap();
+            let id = owner.alloc(1).unwrap();
+            assert!(view.claim(id).is_some());
+            id.generation()
+        };
+        let last = (1 << GENERATION_BITS) - 1;
+        assert_eq!([0, 1, last - 1, last].map(|seed| generation(u64::from(seed))), [1, 2, last, 1]);
     }
 
     #[test]

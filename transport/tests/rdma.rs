@@ -17,7 +17,8 @@ const OBJECT: usize = 150_000;
 const LANDING: u32 = 320_000;
 
 fn slab(frontend: u16, count: usize) -> (SlabOwner, SlabView) {
-    Slab::on_pages(&[SlotClass { slot_bytes: OBJECT, count }], frontend, SlabPages::HugeIfReserved).unwrap()
+    Slab::on_pages(&[SlotClass { slot_bytes: OBJECT, count }], frontend, SlabPages::HugeIfReserved, 0)
+        .unwrap()
 }
 
 /// A frontend's end and a backend's, which are connected, with their slabs.

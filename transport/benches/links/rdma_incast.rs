@@ -22,7 +22,7 @@ struct Frontend {
 
 fn slab(number: u16, count: usize) -> (SlabOwner, SlabView) {
     let class = SlotClass { slot_bytes: OBJECT_BYTES, count };
-    Slab::on_pages(&[class], number, SlabPages::HugeIfReserved).expect("there is memory for some objects")
+    Slab::on_pages(&[class], number, SlabPages::HugeIfReserved, 0).expect("there is memory for some objects")
 }
 
 impl Frontend {

@@ -28,7 +28,7 @@ pub use query_table::{QueryModels, QueryTable, ServedQuery};
 pub use request::{Ask, Due, Refusal, SlotReservation, Ticket};
 // Public for tests of the load generator, which run a frontend without an engine.
 #[doc(hidden)]
-pub use setup::{FrontendPeer, FrontendSetup};
+pub use setup::{FirstIds, FrontendPeer, FrontendSetup};
 pub use size_classes::{InputFill, SizeClasses, SizedInput, TensorDimension};
 pub(crate) use size_classes::{LoadedClass, kept_classes};
 pub use symphony_transport::message::Class;
@@ -56,7 +56,7 @@ use symphony_gpu::signature::Signature;
 use symphony_scheduler::limits;
 use symphony_transport::Nanos;
 use symphony_transport::doorbell::Doorbells;
-use symphony_transport::message::{Ending, ModelId, NO_DEADLINE, Request, Response};
+use symphony_transport::message::{Ending, ModelId, NO_DEADLINE, REQUEST_IDS, Request, Response};
 use symphony_transport::ring::{Consumer, Producer, ring};
 use symphony_transport::slab::{Slab, SlabError, SlabOwner, SlabView, SlotId};
 
@@ -113,7 +113,7 @@ impl Frontend {
         let largest = largest_slot(&setup.models, setup.later_row);
         let (slots, bytes) = (setup.capacity, setup.slab_bytes.max(largest));
         let classes = slot_classes(&setup.models, setup.later_row, slots, bytes, setup.pages);
-        let (slab, view) = Slab::on_pages(&classes, setup.id as u16, setup.pages)?;
+        let (slab, view) = Slab::on_pages(&classes, setup.id as u16, setup.pages, setup.first_ids.slots)?;
         let slab = slab.limited_to(slots, bytes);
         let (request_producers, request_consumers) =
             (0..setup.model_threads).map(|_| ring(limits::REQUEST_RING)).unzip();
@@ -150,7 +150,7 @@ impl Frontend {
             view: view.clone(),
             requests: request_producers,
             responses: response_consumers,
-            next_id: 0,
+            next_id: setup.first_ids.request,
         };
         Ok((
             frontend,
@@ -336,8 +336,7 @@ impl Frontend {
             let mut guard = self.view.claim(slot).expect("a slot just taken has no other holder");
             fill(row, &mut guard[..input_bytes]);
         }
-        let id = self.next_id;
-        self.next_id += 1;
+        let id = self.take_id();
         self.send(index, id, &ask);
         Ok(Ticket { index, id })
     }
@@ -369,10 +368,16 @@ impl Frontend {
         if !self.requests[thread].has_room(ask.rows) {
             return Err(Refusal::Overloaded);
         }
-        let id = self.next_id;
-        self.next_id += 1;
+        let id = self.take_id();
         self.send(index, id, &ask);
         Ok(Ticket { index, id })
+    }
+
+    /// Returns the id of the next request.
+    fn take_id(&mut self) -> u64 {
+        let id = self.next_id;
+        self.next_id = (id + 1) % REQUEST_IDS;
+        id
     }
 
     /// Frees slots: of a [`SlotReservation`] that was not sent, or of a [`KeptOutput`].

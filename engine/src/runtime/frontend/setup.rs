@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use symphony_transport::Nanos;
 use symphony_transport::doorbell::Doorbells;
-use symphony_transport::message::{Request, Response};
+use symphony_transport::message::{REQUEST_IDS, Request, Response};
 use symphony_transport::ring::{Consumer, Producer};
 use symphony_transport::slab::{MAX_CLASSES, SlabPages, SlabView, SlotClass};
 
@@ -35,10 +35,35 @@ pub struct FrontendPeer {
     pub slab: SlabView,
 }
 
+/// Where the ids of a frontend's requests and slots begin: at 0 by default, which is enough where
+/// all that knows of them ends with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FirstIds {
+    /// The id of its first request, below [`REQUEST_IDS`].
+    pub(super) request: u64,
+    /// What the first generation of its slots follows from.
+    pub(super) slots: u64,
+}
+
+impl FirstIds {
+    /// Returns where the ids of a process begin that other hosts deal with, by the time of its
+    /// start. A backend may still have a request of the process before it, whose answer must not
+    /// pass for that of one of its own: so the two begin far apart, at places as good as random.
+    pub(crate) fn of_process(started: u64) -> FirstIds {
+        // The finalizer of the generator SplitMix64: neighbouring times have unlike results.
+        let mixed = (started ^ started >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let mixed = mixed ^ mixed >> 31;
+        FirstIds { request: mixed % REQUEST_IDS, slots: mixed.rotate_left(16) }
+    }
+}
+
 /// The parts of a new [`Frontend`](super::Frontend).
 pub struct FrontendSetup {
     /// The frontend's index, which requests carry and answers are routed by.
     pub id: u32,
+    /// Where the ids of its requests and slots begin.
+    pub first_ids: FirstIds,
     /// The engine's clock.
     pub clock: Clock,
     /// The doorbells of the engine's threads.
@@ -81,6 +106,7 @@ impl FrontendSetup {
         let accepting = Arc::new(AtomicBool::new(true));
         FrontendSetup {
             id: 0,
+            first_ids: FirstIds::default(),
             clock: Clock::start(),
             bells: Doorbells::none(),
             models,

@@ -10,7 +10,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 const GRACE: Nanos = Nanos::from_millis(2);
 
-fn frontend(capacity: usize) -> (Frontend, FrontendPeer) {
+fn setup() -> FrontendSetup {
     let tensor = TensorSpec { name: "t".into(), datatype: DataType::Fp32, shape: vec![4] };
     let signature = Signature::of_rows(vec![tensor.clone()], vec![tensor]);
     let model = ModelInfo {
@@ -19,8 +19,11 @@ fn frontend(capacity: usize) -> (Frontend, FrontendPeer) {
         state: SlotState::Serving,
         ..ModelInfo::vacant(ModelId(0), 0)
     };
-    let setup = FrontendSetup::of_models(Arc::new([model]));
-    Frontend::new(FrontendSetup { capacity, grace: GRACE, ..setup }).unwrap()
+    FrontendSetup { grace: GRACE, ..FrontendSetup::of_models(Arc::new([model])) }
+}
+
+fn frontend(capacity: usize) -> (Frontend, FrontendPeer) {
+    Frontend::new(FrontendSetup { capacity, ..setup() }).unwrap()
 }
 
 /// The requests that have come to the engine, without cancellations.
@@ -69,6 +72,23 @@ fn a_request_that_the_engine_forgets_is_ended_once_and_its_slots_stay_taken() {
     assert_eq!((counts.discarded.get(), counts.held_slots.get(), counts.lost_slots.get()), (2, 0, 0));
     assert_eq!(frontend.in_engine.count(0), 0);
     frontend.submit(&Ask { rows: 3, ..ask }, |_, _| ()).unwrap();
+}
+
+#[test]
+fn ids_begin_where_they_are_told_to_and_go_round() {
+    let sent = |first_ids| {
+        let (mut frontend, mut peer) = Frontend::new(FrontendSetup { first_ids, ..setup() }).unwrap();
+        let tickets = [0; 2].map(|_| frontend.submit(&Ask::one(ModelId(0)), |_, _| ()).unwrap().id);
+        let sent: Vec<Request> = requests(&mut peer);
+        assert_eq!(tickets[..], sent.iter().map(|request| request.id).collect::<Vec<_>>()[..]);
+        (tickets, sent[0].slot)
+    };
+    let last = FirstIds { request: REQUEST_IDS - 1, ..FirstIds::default() };
+    assert_eq!(sent(last).0, [REQUEST_IDS - 1, 0]);
+    // Also where a process is started twice within a microsecond.
+    let (one, other) = (sent(FirstIds::of_process(1_000)), sent(FirstIds::of_process(1_001)));
+    assert_ne!(one.1, other.1, "the same slot");
+    assert!(one.0[0].abs_diff(other.0[0]) > 1 << 32, "{one:?} {other:?}");
 }
 
 #[test]

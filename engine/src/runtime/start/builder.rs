@@ -11,6 +11,7 @@ use crate::runtime::backends::libraries::Libraries;
 use crate::runtime::callbacks::Progress;
 use crate::runtime::clock::Clock;
 use crate::runtime::fault::FaultLatch;
+use crate::runtime::frontend::FirstIds;
 use crate::runtime::gpu_memory::ServedGpus;
 use crate::runtime::links::{OpenMemory, open_memory};
 use crate::runtime::queue_ids::QueueIds;
@@ -55,6 +56,8 @@ pub(super) struct EngineBuilder {
     pub(super) open_memory: OpenMemory,
     /// The engine's number of the first frontend of this process.
     pub(super) first_frontend: u32,
+    /// Where the ids of their requests and slots begin.
+    pub(super) first_ids: FirstIds,
     /// The flag that is cleared when the engine accepts no more requests.
     pub(super) accepting: Arc<AtomicBool>,
     /// The latch for faults that the engine can't survive.
@@ -95,6 +98,7 @@ impl EngineBuilder {
             gpu_memory: Arc::default(),
             open_memory: Box::new(open_memory),
             first_frontend: 0,
+            first_ids: FirstIds::default(),
             options,
             faults: FaultLatch::new(Arc::clone(&accepting)),
             accepting,
@@ -113,7 +117,9 @@ impl EngineBuilder {
         check_spreadable(&plan.whole)?;
         let (layout, own) = (plan.layout(cores), plan.identity.own_part(&plan.whole));
         let first_frontend = plan.identity.frontends(&plan.whole).start;
-        Ok(EngineBuilder { first_frontend, ..EngineBuilder::new(own, layout, progress, options)? })
+        let first_ids = FirstIds::of_process(plan.incarnation);
+        let builder = EngineBuilder::new(own, layout, progress, options)?;
+        Ok(EngineBuilder { first_frontend, first_ids, ..builder })
     }
 
     /// Returns the number of ModelThreads, or of what stands in their place: at least one.

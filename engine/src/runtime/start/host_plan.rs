@@ -13,8 +13,9 @@ use symphony_transport::link::LinkTerms;
 pub(crate) struct HostPlan {
     pub(crate) whole: Arc<Config>,
     pub(crate) identity: HostIdentity,
-    /// The incarnation to begin with; by default the time of the start.
-    pub(crate) incarnation: Option<u64>,
+    /// The incarnation to begin with: the time of the start, so greater than that of each process
+    /// before.
+    pub(crate) incarnation: u64,
     /// Where others reach it, in place of its address in CONFIG.
     pub(crate) address: Option<String>,
 }
@@ -86,11 +87,7 @@ impl HostPlan {
 
     /// Returns what the terms of all its links have in common, once it has loaded these models.
     pub(super) fn terms(&self, models: &[ModelInfo]) -> CommonTerms<'_> {
-        let terms = CommonTerms::new(&self.whole, self.identity, models);
-        match self.incarnation {
-            Some(incarnation) => terms.of_incarnation(incarnation),
-            None => terms,
-        }
+        CommonTerms::new(&self.whole, self.identity, models, self.incarnation)
     }
 
     /// Returns the terms of the links to the first peer, and to the others.

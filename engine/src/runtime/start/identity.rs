@@ -7,7 +7,6 @@ use crate::runtime::frontend::{ModelInfo, SlotState};
 use ring::digest::{SHA256, digest};
 use std::fmt::Write as _;
 use std::ops::Range;
-use std::time::{SystemTime, UNIX_EPOCH};
 use symphony_scheduler::limits;
 use symphony_transport::link::LinkTerms;
 use symphony_transport::wire::{Hello, HostRole, OfferedModel, TensorWay, Text};
@@ -130,22 +129,22 @@ pub(super) struct CommonTerms<'a> {
 }
 
 impl<'a> CommonTerms<'a> {
-    /// Makes the terms of a host that has loaded these models. `config` is CONFIG as it was read.
-    pub(super) fn new(config: &'a Config, identity: HostIdentity, models: &[ModelInfo]) -> CommonTerms<'a> {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    /// Makes the terms of a host that has loaded these models, and whose links begin with this
+    /// incarnation. `config` is CONFIG as it was read.
+    pub(super) fn new(
+        config: &'a Config,
+        identity: HostIdentity,
+        models: &[ModelInfo],
+        incarnation: u64,
+    ) -> CommonTerms<'a> {
         CommonTerms {
             config,
             identity,
             digest: digest_of(config),
             models: models.iter().map(offered).collect(),
             max_batch: models.iter().map(|model| model.max_batch as u32).max().unwrap_or(1).max(1),
-            incarnation: (since.as_nanos() as u64).max(1),
+            incarnation,
         }
-    }
-
-    /// Replaces the incarnation: in a simulation, time is not the system's.
-    pub(super) fn of_incarnation(self, incarnation: u64) -> CommonTerms<'a> {
-        CommonTerms { incarnation, ..self }
     }
 
     /// Returns the terms of the link to a peer.

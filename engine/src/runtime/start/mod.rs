@@ -49,6 +49,7 @@ use rings::{EngineRings, RingPlan};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::{SystemTime, UNIX_EPOCH};
 use sub_clusters::BackendSpec;
 use symphony_gpu::{EmulatedExecutor, Executor};
 use symphony_scheduler::limits;
@@ -89,10 +90,11 @@ impl Engine {
     ) -> Result<(Engine, Vec<Frontend>), StartError> {
         let cores: Vec<usize> =
             core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let plan = HostPlan {
             whole: Arc::new(config),
             identity,
-            incarnation: None,
+            incarnation: (since.as_nanos() as u64).max(1),
             address: options.address.clone(),
         };
         plan.check()?;
@@ -392,6 +394,7 @@ impl EngineBuilder {
         let frontend = |id| {
             Frontend::new(FrontendSetup {
                 id: self.first_frontend + id as u32,
+                first_ids: self.first_ids,
                 clock: self.clock.clone(),
                 bells: self.bells.clone(),
                 models: Arc::clone(&findings.models),

@@ -16,7 +16,7 @@ use crate::runtime::backends::watchdog::Watchdog;
 use crate::runtime::counters::Counters;
 use crate::runtime::frontend::model_table::ModelTable;
 use crate::runtime::frontend::{
-    Frontend, FrontendPeer, FrontendSetup, ModelInfo, QueryTable, largest_slot, slot_classes,
+    FirstIds, Frontend, FrontendPeer, FrontendSetup, ModelInfo, QueryTable, largest_slot, slot_classes,
 };
 use crate::runtime::hosts::{
     BackendHost, BackendOfFrontend, BackendParts, BackendPlace, DelayFeed, DelayWays, DirectMemory, FedModel,
@@ -332,6 +332,7 @@ impl EngineBuilder {
     fn observer(&self, findings: &Findings) -> Result<Frontend, StartError> {
         let setup = FrontendSetup {
             id: 0,
+            first_ids: FirstIds::default(),
             clock: self.clock.clone(),
             bells: self.bells.clone(),
             models: Arc::new([]),
@@ -359,7 +360,7 @@ impl EngineBuilder {
         let bytes = self.config.memory.slab_bytes().max(largest);
         let pages = self.slot_pages();
         let classes = slot_classes(&findings.models, 0, slots, bytes, pages);
-        let (owner, view) = Slab::on_pages(&classes, 0, pages)?;
+        let (owner, view) = Slab::on_pages(&classes, 0, pages, 0)?;
         self.log_pages([&view]);
         Ok((owner.limited_to(slots, bytes), view))
     }

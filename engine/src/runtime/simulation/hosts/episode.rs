@@ -410,17 +410,16 @@ impl HostsEpisode {
         report.connections += 1;
     }
 
-    /// Takes in what has come to an end of a wire.
+    /// Takes in what has come to an end of a wire. An end whose connection was replaced by one that
+    /// did not come to it still has that one, on which nothing comes any more.
     fn read(&mut self, at: usize, end: End, local: Nanos) {
         let HostsEpisode { wires, sites, dice, now, .. } = self;
         let HostWire { ends, connection, is_open, .. } = &mut wires[at];
         let (site, link) = ends[end as usize];
         let Some(process) = &mut sites[site].process else { return };
-        if !is_open[end as usize] {
-            return;
-        }
+        let is_there = is_open[end as usize];
         let mut is_closed = false;
-        while let Some(delivery) = connection.receive(*now, end) {
+        while is_there && let Some(delivery) = connection.receive(*now, end) {
             match delivery {
                 ConnectionEvent::Bytes(bytes) => process.host.take_in(link, &bytes),
                 ConnectionEvent::Closed => is_closed = true,
@@ -428,8 +427,10 @@ impl HostsEpisode {
         }
         if process.host.read(link, local).is_some() {
             let bytes = process.host.take_out(link, local);
-            connection.send(*now, end, ConnectionEvent::Bytes(bytes), dice);
-            connection.send(*now, end, ConnectionEvent::Closed, dice);
+            if is_there {
+                connection.send(*now, end, ConnectionEvent::Bytes(bytes), dice);
+                connection.send(*now, end, ConnectionEvent::Closed, dice);
+            }
             is_open[end as usize] = false;
         } else if is_closed {
             is_open[end as usize] = false;

@@ -76,7 +76,7 @@ impl Site {
         let host = HostPlan {
             whole: Arc::clone(&plan.config),
             identity: self.identity,
-            incarnation: Some(now.0.max(1)),
+            incarnation: now.0.max(1),
             address: None,
         };
         let row_bytes = plan.row_bytes;
