@@ -76,9 +76,14 @@ impl DelayWindow {
         self.totals[1] += 1;
     }
 
+    /// Returns true if the present epoch has as many delays as one has at least.
+    pub fn has_enough(&self) -> bool {
+        self.totals[1] >= self.least
+    }
+
     /// Returns true if the present epoch is over.
     pub fn is_over(&self, now: Nanos) -> bool {
-        self.totals[1] >= self.least && now >= self.since + EPOCH
+        self.has_enough() && now >= self.since + EPOCH
     }
 
     /// Begins an epoch: what was known before the last one is forgotten.
@@ -86,6 +91,16 @@ impl DelayWindow {
         self.counts[0] = std::mem::replace(&mut self.counts[1], [0; BUCKETS]);
         self.totals = [self.totals[1], 0];
         self.since = now;
+    }
+
+    /// Keeps what was usual, the median, and forgets what was not: for a window whose delays come so
+    /// rarely that its tail may be that of an outage long over.
+    pub fn forget_tail(&mut self) {
+        let Some(median) = self.percentile(0.5) else { return };
+        let (count, usual) = (self.count(), median.0 - 1);
+        self.counts = [[0; BUCKETS]; 2];
+        self.counts[0][bucket(Nanos(usual))] = count.min(self.least) as u32;
+        self.totals = [count.min(self.least), 0];
     }
 
     /// Returns the delays in the window.
@@ -139,6 +154,22 @@ mod tests {
             let rank = (delays.len() as f64 * share).ceil().max(1.0) as usize;
             let (exact, found) = (sorted[rank - 1], window.percentile(share).unwrap().0);
             prop_assert!(exact <= found && found <= exact + exact / STEPS as u64 + (1 << LEAST_BITS));
+        }
+    }
+
+    #[test]
+    fn the_median_is_left_of_a_window_without_its_tail() {
+        let mut window = DelayWindow::new(LEAST);
+        window.forget_tail();
+        assert_eq!(window.count(), 0);
+        (0..60).for_each(|_| window.record(Nanos::from_micros(300), Nanos::ZERO));
+        (0..40).for_each(|_| window.record(Nanos::from_millis(45), Nanos::ZERO));
+        let median = window.percentile(0.5);
+        // Again changes nothing.
+        for _ in 0..2 {
+            window.forget_tail();
+            assert_eq!((window.count(), window.percentile(0.01)), (LEAST, median));
+            assert_eq!(window.tail(0.99), median);
         }
     }
 

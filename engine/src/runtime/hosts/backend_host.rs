@@ -490,7 +490,7 @@ impl BackendHost {
         let Some(way) = way_here(self.scheduler.link()) else { return };
         if self.telling.has_come(now) {
             let mut measured = MeasuredDelays { way, ..MeasuredDelays::UNKNOWN };
-            self.fetches.add_to(&mut measured);
+            self.fetches.add_to(&mut measured, now);
             // The link is up, and it takes no credits.
             let _ = self.scheduler.send(now, &Payload::Delays(measured));
         }
