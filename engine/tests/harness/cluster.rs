@@ -171,7 +171,9 @@ impl Cluster {
         }
         let log = self.folder.path().join(format!("{}.log", NAMES[at]));
         let log = File::options().create(true).append(true).open(log).unwrap();
-        self.processes[at] = Some(ServerProcess::start(&mut command, Stdio::from(log)));
+        let process = ServerProcess::try_start(&mut command, Stdio::from(log));
+        let process = process.unwrap_or_else(|error| panic!("{}: {error}\n{}", NAMES[at], self.logs()));
+        self.processes[at] = Some(process);
     }
 
     /// Returns the folder of a host's CONFIG.

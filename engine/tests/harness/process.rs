@@ -44,6 +44,13 @@ pub(crate) struct ServerProcess {
 impl ServerProcess {
     /// Starts `command` and reads its first line, `ready URL...`. What it logs goes to `log`.
     pub(crate) fn start(command: &mut Command, log: Stdio) -> ServerProcess {
+        ServerProcess::try_start(command, log).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Starts `command` as [`ServerProcess::start`] does.
+    ///
+    /// Errors: it did not say that it is ready.
+    pub(crate) fn try_start(command: &mut Command, log: Stdio) -> Result<ServerProcess> {
         let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut line = String::new();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
@@ -52,8 +59,9 @@ impl ServerProcess {
         let urls =
             line.trim().strip_prefix("ready ").map(|urls| urls.split(' ').map(str::to_owned).collect());
         let mut server = ServerProcess { child, urls: Vec::new(), more };
-        server.urls = urls.unwrap_or_else(|| panic!("the first line is {line:?}, not ready URL"));
-        server
+        server.urls =
+            urls.ok_or_else(|| Error::other(format!("the first line is {line:?}, not ready URL")))?;
+        Ok(server)
     }
 
     /// The number of its process.
