@@ -194,12 +194,18 @@ fn carry_out(what: What) -> Result<bool, MeasureError> {
             report(ApiReport { passed, machine, placements: None, figures }, options.save)
         }
         What::Latency { hosts: options, delays_ms, slos_ms, svg } => {
+            let points: Vec<(f64, f64)> =
+                slos_ms.iter().flat_map(|slo| delays_ms.iter().map(move |ms| (*slo, *ms))).collect();
             let mut figures = Vec::new();
-            for (&slo_ms, &delay_ms) in
-                slos_ms.iter().flat_map(|slo| delays_ms.iter().map(move |ms| (slo, ms)))
-            {
+            for &(slo_ms, delay_ms) in &points {
                 let put_in_ms = delay_ms * options.slower;
                 figures.push(hosts::measure(&binaries, &options.setting(5, slo_ms), Some(put_in_ms))?);
+                // What is measured is kept if a later point fails, or takes too long: not as
+                // passed.
+                if let Some(file) = options.save.as_deref().filter(|_| figures.len() < points.len()) {
+                    let (machine, figures) = (machine.clone(), &figures);
+                    write_result(&ApiReport { passed: false, machine, placements: None, figures }, file)?;
+                }
             }
             eprint!("{}", hosts::table(&figures));
             if let Some(file) = svg {

@@ -93,8 +93,8 @@ impl DelayWindow {
         self.since = now;
     }
 
-    /// Keeps what was usual, the median, and forgets what was not: for a window whose delays come so
-    /// rarely that its tail may be that of an outage long over.
+    /// Keeps what was usual, the median, and forgets what was not: for a window whose delays come
+    /// so rarely that its tail may be that of an outage long over.
     pub fn forget_tail(&mut self) {
         let Some(median) = self.percentile(0.5) else { return };
         let (count, usual) = (self.count(), median.0 - 1);
