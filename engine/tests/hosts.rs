@@ -18,8 +18,9 @@ fn a_million_rows_end_once_each_whatever_happens_to_hosts_and_their_links() {
     assert!(direct_reads.into_iter().all(|count| count > 0), "{direct_reads:?}");
 }
 
-/// Seeds that found something when 10^8 rows were run: answers of a process before, the delays of an
-/// outage allowed for long after it, a backend that was not missed when its connection was replaced.
+/// Seeds that found something when 10^8 rows were run: answers of a process before, the delays of
+/// an outage allowed for long after it, a backend that was not missed when its connection was
+/// replaced.
 #[test]
 fn what_was_found_once_stays_mended() {
     for seed in [5800, 2760, 2065, 3192] {
