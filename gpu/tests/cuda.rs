@@ -372,6 +372,25 @@ fn inputs_arrive_while_the_batch_before_runs_and_only_one_runs_at_a_time() {
 }
 
 #[test]
+fn outputs_leave_while_the_batches_behind_them_run() {
+    let mut rig = rig();
+    rig.driver.plan_fault(0, "copy_out", 0, Fault::Hang);
+    let rows = [Rows::of(&[ONE]), Rows::of(&[NEGATED]), Rows::of(&[ONE])];
+    for (batch, rows) in (1..).zip(&rows) {
+        rig.executor.enqueue(job(batch, 1, Nanos(batch)), rows, Nanos(0)).unwrap();
+    }
+    // The third is launched once the second has run; the outputs of the first still leave.
+    rig.poll_until(Nanos(4), "launch_graph", 3);
+    rig.driver.resume(0);
+    for (batch, rows, expected) in [(1, &rows[0], NEGATED), (2, &rows[1], ONE), (3, &rows[2], NEGATED)] {
+        let finished = rig.finished(Nanos(5));
+        assert_eq!((finished.batch, finished.result.is_ok()), (batch, true));
+        assert!(rig.executor.write_outputs(&finished, rows));
+        assert_eq!(rows.outputs(), [expected]);
+    }
+}
+
+#[test]
 fn a_batch_behind_one_that_runs_too_long_is_cancelled_and_not_queued() {
     let mut rig = rig();
     rig.driver.plan_fault(0, "launch_graph", 0, Fault::Hang);

@@ -12,7 +12,7 @@ mod onnx;
 
 use light::made_folder;
 use model_rows::run_rows;
-use onnx::{FLOAT, constant, file, graph, node, numbers_attribute, tensor};
+use onnx::{BOOL, FLOAT, constant, file, graph, named_node, node, numbers, numbers_attribute, tensor};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use symphony_gpu::HostModel;
@@ -194,14 +194,16 @@ fn a_plan_that_reads_what_is_not_written_is_refused() {
 #[test]
 fn an_operator_that_plans_lack_is_named_with_its_node_and_the_file() {
     let values = ["x", "y"].map(|name| tensor(name, FLOAT, &[0, 4]));
-    let nodes = [node("Det", &["x"], &["d"], &[]), node("Hardmax", &["d"], &["y"], &[])];
+    // Exporters leave names of nodes out; then it is the first output's.
+    let nodes =
+        [named_node("/head/Det", "Det", &["x"], &["d"], &[]), named_node("", "Hardmax", &["d"], &["y"], &[])];
     let refused = compiled(&file(&graph(&nodes, &[], &values[..1], &values[1..])), 1).unwrap_err();
     assert!(refused.contains("model.onnx: can't become a plan"), "{refused}");
-    assert!(refused.contains("the operators Det (node `d`), Hardmax (node `y`)"), "{refused}");
+    assert!(refused.contains("the operators Det (node `/head/Det`), Hardmax (node `y`)"), "{refused}");
     let pads = numbers_attribute("pads", &[0, 0, 0, 0]);
-    let nodes = [node("MaxPool", &["x"], &["y"], &[pads])];
+    let nodes = [named_node("/head/MaxPool", "MaxPool", &["x"], &["y"], &[pads])];
     let refused = compiled(&file(&graph(&nodes, &[], &values[..1], &values[1..])), 1).unwrap_err();
-    assert!(refused.contains("node `y` (MaxPool): "), "{refused}");
+    assert!(refused.contains("node `/head/MaxPool` (MaxPool): "), "{refused}");
 }
 
 #[test]
@@ -223,6 +225,46 @@ fn what_changes_single_elements_is_a_part_of_the_launch_before_it() {
 
 fn first_number(bytes: &[u8]) -> f32 {
     f32::from_le_bytes(bytes.try_into().unwrap())
+}
+
+#[test]
+fn a_layer_norm_also_gives_its_mean_and_factor_and_dropout_its_mask() {
+    let norm = node("LayerNormalization", &["x", "scale"], &["normal", "mean", "factor"], &[]);
+    let dropout = node("Dropout", &["normal"], &["y", "mask"], &[]);
+    let outputs = [
+        tensor("y", FLOAT, &[0, 2, 4]),
+        tensor("mean", FLOAT, &[0, 2, 1]),
+        tensor("factor", FLOAT, &[0, 2, 1]),
+        tensor("mask", BOOL, &[0, 2, 4]),
+    ];
+    let scale = numbers("scale", &[4], &[1.0, 1.0, 2.0, 1.0]);
+    let model = file(&graph(&[norm, dropout], &[scale], &[tensor("x", FLOAT, &[0, 2, 4])], &outputs));
+    let mut model = PlanModel::new(compiled(&model, 2).unwrap()).unwrap();
+    let signature = model.signature().clone();
+    // The variances are 4 and, but for the epsilon, 1.
+    let (epsilon, rows) = (1e-5f64, [[-2.0, 2.0, -2.0, 2.0, 4.0, 4.0, 2.0, 2.0f32], [0.0; 8]]);
+    let row = |row: [f32; 8]| {
+        let mut bytes = vec![0; signature.input_bytes()];
+        bytes[..32].copy_from_slice(&row.map(f32::to_le_bytes).concat());
+        bytes
+    };
+    let found = run_rows(&mut model, &rows.map(row));
+    let factors = [4.0, 1.0, 0.0].map(|variance| (1.0 / (variance + epsilon).sqrt()) as f32);
+    let floats = |row: usize, at: usize| -> Vec<f32> {
+        found[row][signature.output_range(at)].chunks_exact(4).map(first_number).collect()
+    };
+    assert_eq!(floats(0, 1), [0.0, 3.0]);
+    for (row, expected) in [(0, [factors[0], factors[1]]), (1, [factors[2], factors[2]])] {
+        for (found, expected) in floats(row, 2).into_iter().zip(expected) {
+            assert!((found - expected).abs() <= 1e-6 * expected, "{found} for {expected}");
+        }
+    }
+    let normal = floats(0, 0);
+    assert!(
+        (normal[2] + 4.0 * factors[0]).abs() < 1e-6 && (normal[4] - factors[1]).abs() < 1e-6,
+        "{normal:?}"
+    );
+    assert!(found.iter().all(|row| row[signature.output_range(3)] == [1; 8]));
 }
 
 #[test]

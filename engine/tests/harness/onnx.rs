@@ -35,11 +35,21 @@ fn texts(field: u64, values: &[&str]) -> Vec<u8> {
     values.iter().flat_map(|value| bytes(field, value.as_bytes())).collect()
 }
 
-/// A node with these attributes.
+/// A node with these attributes, and the name of its first output.
 pub(crate) fn node(kind: &str, inputs: &[&str], outputs: &[&str], attributes: &[Vec<u8>]) -> Vec<u8> {
+    named_node(outputs[0], kind, inputs, outputs, attributes)
+}
+
+/// A node of this name with these attributes.
+pub(crate) fn named_node(
+    name: &str,
+    kind: &str,
+    inputs: &[&str],
+    outputs: &[&str],
+    attributes: &[Vec<u8>],
+) -> Vec<u8> {
     let attributes: Vec<u8> = attributes.iter().flat_map(|attribute| bytes(5, attribute)).collect();
-    let name = bytes(3, outputs[0].as_bytes());
-    [texts(1, inputs), texts(2, outputs), name, bytes(4, kind.as_bytes()), attributes].concat()
+    [texts(1, inputs), texts(2, outputs), texts(3, &[name]), texts(4, &[kind]), attributes].concat()
 }
 
 /// An attribute that is a whole number.

@@ -18,7 +18,7 @@ pub struct CompiledPlan {
     pub plan: Plan,
     /// The number of nodes in the model.
     pub nodes: usize,
-    /// The nodes whose results are known, by their first output.
+    /// The nodes whose results are known, by their names, or by the first output of one without.
     pub folded: Vec<String>,
     /// The nodes that only give elements another shape: no launch is of them.
     pub reshaped: Vec<String>,

@@ -35,6 +35,7 @@ pub use element::{AlignedBytes, PlanElement, PlanType};
 pub use file_format::PlanFileError;
 pub use interpreter::PlanMemory;
 pub use kernels::compute;
+pub use lower::covers_operator;
 pub use model::PlanModel;
 pub use operation::{
     BinaryFunction, ImageLayout, Interpolation, Operation, PadFill, PoolFunction, ReduceFunction,

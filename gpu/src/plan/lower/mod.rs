@@ -193,14 +193,18 @@ impl<'a> GraphLowering<'a> {
     }
 }
 
+/// Returns true if plans have an operator of ONNX's own set, perhaps not each form of it.
+pub fn covers_operator(operator: &str) -> bool {
+    operator == "Constant" || lowering_of(operator).is_some()
+}
+
 /// Refuses a graph with operators that can't be lowered: names each, with its first node.
 fn refuse_lacking(graph: &GraphProto) -> Result<(), String> {
     let mut named = HashSet::new();
     let mut lacking = Vec::new();
     for node in &graph.node {
         let operator = node.op_type.as_deref().unwrap_or_default();
-        let known = is_standard(node.domain.as_deref())
-            && (operator == "Constant" || lowering_of(operator).is_some());
+        let known = is_standard(node.domain.as_deref()) && covers_operator(operator);
         if !known && named.insert(operator) {
             lacking.push(format!("{operator} (node `{}`)", node_name(node)));
         }

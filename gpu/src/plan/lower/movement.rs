@@ -51,13 +51,31 @@ pub(super) fn duplicate(builder: &mut PlanBuilder<'_>, x: &PlanValue) -> PlanVal
 }
 
 pub(super) fn identity(node: &OnnxNode<'_>, _: &mut PlanBuilder<'_>) -> NodeOutputs {
+    Ok(vec![node.input(0)?.clone()])
+}
+
+/// Lowers Dropout, which drops nothing: its mask says that every element is kept.
+pub(super) fn dropout(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
+    let x = node.input(0)?;
     let trains = node.optional(2).is_some_and(|mode| {
         mode.constant().and_then(ConstantTensor::whole_numbers).is_none_or(|mode| mode != [0])
     });
-    if node.operator() == "Dropout" && trains {
+    if trains {
         return Err(node.lacks("it is for training"));
     }
-    Ok(vec![node.input(0)?.clone()])
+    if node.outputs() == 1 {
+        return Ok(vec![x.clone()]);
+    }
+    // Before that opset it is one of numbers.
+    let element = if node.opset < 10 { x.of().element } else { PlanElement::Bool };
+    let kept = filled(builder, &PlanBuilder::number(element, 1.0)?, x.shape().to_vec())?;
+    Ok(vec![x.clone(), kept])
+}
+
+/// Returns a tensor of this shape whose elements are all that of another.
+fn filled(builder: &mut PlanBuilder<'_>, one: &PlanValue, shape: Vec<usize>) -> Result<PlanValue, String> {
+    let walk = StridedWalk { strides: vec![0; shape.len()], shape: shape.clone(), offset: 0 };
+    walk.copy(builder, &one.view(vec![1])?, shape)
 }
 
 pub(super) fn reshape(node: &OnnxNode<'_>, _: &mut PlanBuilder<'_>) -> NodeOutputs {
@@ -323,9 +341,7 @@ pub(super) fn constant_of_shape(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'
         Some(tensor) => super::super::weights::read_within(tensor)?,
         None => ConstantTensor::of_f32(&[1], &[0.0]),
     };
-    let one = PlanValue::Constant(value).view(vec![1])?;
-    let walk = StridedWalk { strides: vec![0; shape.len()], shape: shape.clone(), offset: 0 };
-    Ok(vec![walk.copy(builder, &one, shape)?])
+    Ok(vec![filled(builder, &PlanValue::Constant(value), shape)?])
 }
 
 /// Lowers Range, of numbers that are known.

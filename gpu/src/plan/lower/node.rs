@@ -12,9 +12,11 @@ pub(super) struct OnnxNode<'a> {
     pub(super) opset: i64,
 }
 
-/// Returns how messages name a node: by its first output.
+/// Returns how messages name a node: by its own name or, as names may be left out, by its first
+/// output.
 pub(super) fn node_name(node: &NodeProto) -> &str {
-    node.output.first().map_or("", String::as_str)
+    let own = node.name.as_deref().filter(|name| !name.is_empty());
+    own.or(node.output.first().map(String::as_str)).unwrap_or_default()
 }
 
 /// Returns an axis counted from the front.

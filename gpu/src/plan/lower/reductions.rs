@@ -1,7 +1,7 @@
 //! Lowering of sums, means and products of matrices, and of what is normalised by such.
 
 use super::super::element::{ConstantTensor, PlanElement};
-use super::super::operation::{BinaryFunction, Operation, ReduceFunction};
+use super::super::operation::{BinaryFunction, Operation, ReduceFunction, UnaryFunction};
 use super::builder::{NodeOutputs, PlanBuilder, PlanValue};
 use super::node::{OnnxNode, axis_of};
 
@@ -51,7 +51,34 @@ pub(super) fn layer_norm(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> 
     let scale = stretched(scale)?;
     let bias = node.optional(2).map(stretched).transpose()?;
     let inputs: Vec<&PlanValue> = [x, &scale].into_iter().chain(&bias).collect();
-    Ok(vec![builder.emit(Operation::LayerNorm { axis, epsilon }, &inputs)?])
+    let normal = builder.emit(Operation::LayerNorm { axis, epsilon }, &inputs)?;
+    if node.outputs() == 1 {
+        return Ok(vec![normal]);
+    }
+    let [mean, factor] = mean_and_factor(x, axis, epsilon, builder)?;
+    Ok(vec![normal, mean, factor])
+}
+
+/// Returns the mean over the dimensions from an axis on, which keep the size 1, and what the
+/// differences from it are multiplied by: `1 / sqrt(variance + epsilon)`.
+fn mean_and_factor(
+    x: &PlanValue,
+    axis: usize,
+    epsilon: f32,
+    builder: &mut PlanBuilder<'_>,
+) -> Result<[PlanValue; 2], String> {
+    let axes: Vec<usize> = (axis..x.shape().len()).collect();
+    let mean_of = || Operation::Reduce { function: ReduceFunction::Mean, axes: axes.clone() };
+    let mean = builder.emit(mean_of(), &[x])?;
+    let difference = builder.emit(Operation::Binary(BinaryFunction::Sub), &[x, &mean])?;
+    let square = builder.emit(Operation::Binary(BinaryFunction::Mul), &[&difference, &difference])?;
+    let variance = builder.emit(mean_of(), &[&square])?;
+    let epsilon = PlanValue::Constant(ConstantTensor::of_f32(&[], &[epsilon]));
+    let mut factor = builder.emit(Operation::Binary(BinaryFunction::Add), &[&variance, &epsilon])?;
+    for function in [UnaryFunction::Sqrt, UnaryFunction::Reciprocal] {
+        factor = builder.emit(Operation::Unary(function), &[&factor])?;
+    }
+    Ok([mean, factor])
 }
 
 pub(super) fn matrix_product(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
