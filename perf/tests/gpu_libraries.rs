@@ -113,6 +113,19 @@ fn a_library_that_lacks_a_function_or_is_none_is_not_used() {
 }
 
 #[test]
+fn a_driver_that_lacks_a_function_is_named_with_it_and_not_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = library_with(folder.path(), &["cuInit"]);
+    std::fs::rename(library, folder.path().join("libcuda.so")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpu"));
+    let output = command.args(["agreement", "model.onnx"]).env("LD_LIBRARY_PATH", folder.path()).output();
+    let output = output.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("the CUDA driver lacks cuGetErrorName; install one for CUDA 12"), "{said}");
+}
+
+#[test]
 fn a_library_that_fails_is_left_out_and_nothing_of_its_is_left() {
     let gpus = FakeGpus::with_libraries();
     // CUBLAS_STATUS_ALLOC_FAILED, _NOT_SUPPORTED and _EXECUTION_FAILED; CUDNN_STATUS_NOT_SUPPORTED,

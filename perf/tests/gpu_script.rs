@@ -15,6 +15,8 @@ use binaries::build_beside;
 use fake_gpus::FakeGpus;
 use onnx_library::onnx_library;
 use serde_json::Value;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -65,6 +67,37 @@ fn the_measurement_of_a_card_runs_whole_on_a_fake_one() {
     assert!(summary["served"]["batches"].as_u64().unwrap() > 0, "{}", summary["served"]);
     assert!(summary["capacity"]["goodput_rps"].as_f64().unwrap() > 0.0, "{}", summary["capacity"]);
     assert!(out.path().join("served.svg").is_file() && out.path().join("isolation.svg").is_file());
+}
+
+#[test]
+fn a_step_that_does_not_end_is_killed_and_those_without_time_are_noted_and_not_run() {
+    let (folder, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // A call to a driver that hangs hears no signal either.
+    let hangs = "#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 1; done\n";
+    for name in ["symphony", "loadgen", "simulate", "profile", "predictability", "gpu", "scale"] {
+        let path = folder.path().join(name);
+        std::fs::write(&path, hangs).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("gpu.sh");
+    let mut command = Command::new(script);
+    command.arg("run").arg(folder.path()).arg(out.path()).env("SYMPHONY_GPU_TIME_LIMIT", "3");
+    assert_eq!(command.output().unwrap().status.code(), Some(1), "steps have failed");
+    let steps = std::fs::read_to_string(out.path().join("steps.tsv")).unwrap();
+    let of = |name: &str| -> Vec<&str> {
+        let line = steps.lines().find(|line| line.split('\t').next() == Some(name));
+        line.unwrap_or_else(|| panic!("{name} is not in {steps}")).split('\t').skip(1).collect()
+    };
+    assert_eq!(of("networks")[0], "137", "{steps}");
+    for name in
+        ["agreement-vgg16", "profile-bert_base", "isolation", "pytorch", "capacity", "served", "scale"]
+    {
+        assert_eq!(of(name)[0], "124", "{steps}");
+    }
+    let summary = std::fs::read(out.path().join("summary.json")).unwrap();
+    let summary: Value = serde_json::from_slice(&summary).unwrap();
+    assert_eq!(summary["nothing"]["isolation"], "no time was left for it");
+    assert_eq!(summary["criteria"]["no step failed"], false);
 }
 
 #[test]
