@@ -6,18 +6,24 @@
 //! input, `NAME.in` with the elements of a row, little endian. For each it writes `NAME.out` for
 //! each output there, and prints `FOLDER`, a tab, and `ran` or what stood in the way. A folder is
 //! printed before its model is loaded, so that whoever reads knows of which model a crash was.
+//!
+//! `run_rows operators NAME...` prints those of ONNX's operators that plans cover.
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
-use symphony_gpu::plan::PlanModel;
+use symphony_gpu::plan::{PlanModel, covers_operator};
 use symphony_gpu::{CpuModel, HostModel, LoadError, OnnxRuntimeModel, OnnxRuntimeOptions};
 
 fn main() -> io::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let executor = arguments.next().unwrap_or_default();
+    if executor == "operators" {
+        arguments.filter(|name| covers_operator(name)).for_each(|name| println!("{name}"));
+        return Ok(());
+    }
     if !["cpu", "onnxruntime", "plan"].contains(&executor.as_str()) {
-        eprintln!("usage: run_rows cpu|onnxruntime|plan FOLDER...");
+        eprintln!("usage: run_rows cpu|onnxruntime|plan FOLDER... or run_rows operators NAME...");
         std::process::exit(2);
     }
     for folder in arguments {

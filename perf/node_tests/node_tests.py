@@ -60,6 +60,25 @@ def checked(value):
     return element
 
 
+def operators(graph):
+    """Returns the operators of a graph and of those within it; of other sets than ONNX's own with the set's name."""
+    found = set()
+    for node in graph.node:
+        found.add(node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}")
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                found |= operators(inner)
+    return found
+
+
+def of_covered_operators(program, cases):
+    """Returns the names of the tests whose operators plans cover, all of them."""
+    names = {case.name: operators(case.model.graph) for case in cases}
+    command = [program.resolve(), "operators", *sorted(set().union(*names.values()))]
+    covered = set(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split())
+    return {name for name, used in names.items() if used <= covered}
+
+
 def arrays_of(values, tensors):
     """Returns a graph's inputs or outputs with the arrays of a test's first data set."""
     if any(array is None or not isinstance(array, (numpy.ndarray, numpy.generic)) for array in tensors):
@@ -258,11 +277,21 @@ def main():
                 "passed_with_constants": len(failures) - sum(map(len, failed.values())),
                 "failed": dict(sorted(failed.items())),
             }
+            if executor == "plan":
+                covered = of_covered_operators(arguments.program, expressed)
+                results[executor]["of_covered_operators"] = {
+                    "tests": len(covered),
+                    "passed": len(covered - set(failures)),
+                    "passed_with_constants": len(covered.intersection(failures).difference(*failed.values())),
+                }
     print(f"{len(cases)} tests; {len(expressed)} can be a request")
     for why, count in barred.most_common():
         print(f"  not expressible: {count}: {why}")
     for executor, result in results.items():
         print(f"{executor}: {result['passed']} pass, {result['passed_with_constants']} more with constants")
+        if of := result.get("of_covered_operators"):
+            said = f"{of['passed']} pass, {of['passed_with_constants']} more with constants"
+            print(f"  of {of['tests']} tests of covered operators {said}")
         for why, names in sorted(result["failed"].items(), key=lambda item: -len(item[1])):
             print(f"  {len(names)}: {why}")
     if arguments.save:
