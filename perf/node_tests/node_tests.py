@@ -279,10 +279,12 @@ def main():
             }
             if executor == "plan":
                 covered = of_covered_operators(arguments.program, expressed)
+                lacking = {why: len(covered.intersection(names)) for why, names in sorted(failed.items())}
                 results[executor]["of_covered_operators"] = {
                     "tests": len(covered),
                     "passed": len(covered - set(failures)),
-                    "passed_with_constants": len(covered.intersection(failures).difference(*failed.values())),
+                    "passed_with_constants": len(covered.intersection(failures)) - sum(lacking.values()),
+                    "failed": {why: count for why, count in lacking.items() if count},
                 }
     print(f"{len(cases)} tests; {len(expressed)} can be a request")
     for why, count in barred.most_common():
@@ -292,6 +294,8 @@ def main():
         if of := result.get("of_covered_operators"):
             said = f"{of['passed']} pass, {of['passed_with_constants']} more with constants"
             print(f"  of {of['tests']} tests of covered operators {said}")
+            for why, count in of["failed"].items():
+                print(f"    {count}: {why}")
         for why, names in sorted(result["failed"].items(), key=lambda item: -len(item[1])):
             print(f"  {len(names)}: {why}")
     if arguments.save:
