@@ -119,7 +119,11 @@ mod device {
         let registered: Result<Vec<RegisteredSlab>, _> = slabs.iter().map(register).collect();
         let slabs = registered.map_err(|error| error.to_string())?;
         let locked = slabs.iter().map(RegisteredSlab::bytes).sum::<usize>() >> 20;
-        tracing::info!("RDMA device {}: {locked} MiB of slots are registered and locked", device.name());
+        tracing::info!(
+            "RDMA device {}: {locked} MiB of slots are registered and locked; whoever reaches the device can \
+             read them, so its network has to be trusted",
+            device.name()
+        );
         let side = match slots {
             SlotUse::Serves { outputs } => {
                 let rows = (LANDING_ROWS * outputs).clamp(LANDING_BYTES.start, LANDING_BYTES.end);

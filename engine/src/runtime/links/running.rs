@@ -66,6 +66,7 @@ impl RunningLinks {
             ..SocketOptions::default()
         };
         let mut sockets = Sockets::new(options)?;
+        tracing::info!("the links' sockets are driven by {}", sockets.driver());
         if let Some(files) = tls {
             sockets.protect(read_tls(&files)?);
         }
