@@ -25,6 +25,7 @@ const KILLED: [usize; 4] = [1, 2, 3, 4];
 fn a_request_passes_all_hosts_and_its_tensors_are_right() {
     let mut cluster = Cluster::start(ClusterSetup::default());
     cluster.check_answers();
+    check_fetches(&mut cluster);
     check_operators_calls(&mut cluster);
     cluster.interrupt_all();
 }
@@ -39,6 +40,20 @@ fn a_program_that_was_built_without_rdma_refuses_to_run_with_it() {
     let output = command.arg("backend").arg(folder.path()).args(["--name", "gpus"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("build it with `--features rdma`"), "{said}");
+}
+
+/// Checks that the scheduler shows what the backend that has run batches takes to fetch their
+/// inputs.
+fn check_fetches(cluster: &mut Cluster) {
+    let scheduler = cluster.process(2).admin_address().unwrap();
+    let shown = "symphony_link_fetch_seconds{peer=\"cpu\",role=\"backend\"} ";
+    wait_until("the scheduler was told of fetches", || {
+        let metrics = request(scheduler, ("GET", "/metrics"), "", "").unwrap().2;
+        metrics.lines().any(|line| {
+            let seconds = line.strip_prefix(shown).and_then(|value| value.parse::<f64>().ok());
+            seconds.is_some_and(|seconds| seconds > 0.0)
+        })
+    });
 }
 
 /// Checks that the scheduler and the backends answer operators, and no request for a model.
@@ -140,6 +155,8 @@ fn hosts_that_do_not_fit_say_so_on_both_sides() {
     let _backend = start("backend", "gpus", 2);
     let log = || std::fs::read_to_string(folder.path().join("scheduler.log")).unwrap();
     wait_until("the link is up", || log().contains("the link to backend gpus is up"));
+    let driven = |by: &str| log().contains(&format!("the links' sockets are driven by {by}"));
+    assert!(driven("io_uring") || driven("epoll: "), "{}", log());
 }
 
 #[test]

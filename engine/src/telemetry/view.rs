@@ -113,6 +113,10 @@ struct LinkRow {
     round_trip_us: Option<f64>,
     /// The delay of the peer's frames on their way here that 99 % do not exceed.
     delay_us: Option<f64>,
+    /// The time in which a backend, the peer, fetches 99 % of its batches' inputs, and what it
+    /// takes longer for each KiB.
+    fetch_us: Option<f64>,
+    fetch_per_kib_us: Option<f64>,
     clock_offset_us: Option<f64>,
     clock_error_us: Option<f64>,
     clock_drift_ppm: Option<f64>,
@@ -131,6 +135,8 @@ impl From<LinkView> for LinkRow {
             sent_bytes: link.bytes[1],
             round_trip_us: link.round_trip.map(us),
             delay_us: link.delay.map(us),
+            fetch_us: link.fetch.map(us),
+            fetch_per_kib_us: link.fetch_per_kib.map(us),
             clock_offset_us: link.clock_offset_ns.map(|offset| offset as f64 / 1e3),
             clock_error_us: link.clock_error.map(us),
             clock_drift_ppm: link.clock_drift_ppb.map(|drift| drift as f64 / 1e3),

@@ -47,6 +47,7 @@ pub(super) struct LinkData {
     pub(super) sent_bytes: u64,
     pub(super) round_trip_us: Option<f64>,
     pub(super) delay_us: Option<f64>,
+    pub(super) fetch_us: Option<f64>,
     pub(super) clock_offset_us: Option<f64>,
     pub(super) clock_drift_ppm: Option<f64>,
 }

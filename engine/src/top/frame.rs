@@ -346,6 +346,7 @@ mod tests {
             received_bytes: 1_500_000,
             round_trip_us: Some(250.0),
             delay_us: Some(1_400.0),
+            fetch_us: Some(890.0),
             clock_offset_us: Some(-7_000.0),
             ..LinkData::default()
         };
@@ -362,7 +363,7 @@ mod tests {
         };
         assert_eq!(
             row("scheduler"),
-            ["scheduler", "up", "3", "0.25", "1.40", "-7.00", "–", "1.5", "0.0"],
+            ["scheduler", "up", "3", "0.25", "1.40", "0.89", "-7.00", "–", "1.5", "0.0"],
             "{text}"
         );
         assert_eq!(row("back")[..4], ["back", "down", "0", "–"], "{text}");

@@ -25,9 +25,9 @@ pub(super) fn draw(screen: &mut ratatui::Frame<'_>, area: Rect, links: &[LinkDat
         many => format!("Links; times in ms: the first {MOST} of {many}"),
     };
     let inside = panel(screen, area, title.into());
-    let head = ["state", "made", "trip", "p99", "offset", "ppm", "in MB", "out MB"].map(right);
+    let head = ["state", "made", "trip", "p99", "fetch", "offset", "ppm", "in MB", "out MB"].map(right);
     let head = Row::new([Cell::from("host")].into_iter().chain(head)).style(Style::new().dim());
-    let widths = [Constraint::Min(10)].into_iter().chain([8, 5, 7, 7, 11, 6, 8, 8].map(Constraint::Length));
+    let widths = [Constraint::Min(9)].into_iter().chain([8, 4, 6, 6, 5, 11, 6, 7, 7].map(Constraint::Length));
     screen.render_widget(Table::new(links.iter().take(MOST).map(row), widths).header(head), inside);
 }
 
@@ -43,6 +43,7 @@ fn row(link: &LinkData) -> Row<'static> {
         right(link.connections.to_string()),
         known(link.round_trip_us, 1e3, 2),
         known(link.delay_us, 1e3, 2),
+        known(link.fetch_us, 1e3, 2),
         known(link.clock_offset_us, 1e3, 2),
         known(link.clock_drift_ppm, 1.0, 1),
         known(Some(link.received_bytes as f64), 1e6, 1),

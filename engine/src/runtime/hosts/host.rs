@@ -5,7 +5,7 @@ use crate::config::{DiscoveryConfig, LinkTlsFiles, Role};
 use symphony_transport::Nanos;
 use symphony_transport::link::{HostLink, Parting};
 use symphony_transport::rdma::RdmaCounters;
-use symphony_transport::wire::HostRole;
+use symphony_transport::wire::{HostRole, MeasuredDelays};
 
 /// A host: its links, numbered from 0, and what passes between them and the process's threads. It
 /// has no socket, no thread and no clock.
@@ -55,6 +55,12 @@ pub(crate) trait Host: Send {
     fn gpus_up(&self, at: usize) -> usize {
         let _ = at;
         0
+    }
+
+    /// Returns what a link's peer has told that it measures of the network.
+    fn told_delays(&self, at: usize) -> Option<&MeasuredDelays> {
+        let _ = at;
+        None
     }
 
     /// Returns how many rows were queued again by a scheduler, or requests sent again by frontends,

@@ -16,7 +16,7 @@ use symphony_transport::Nanos;
 use symphony_transport::link::{HostLink, LinkTerms, Parting};
 use symphony_transport::message::{BatchHeader, GpuId, Response};
 use symphony_transport::ring::Producer;
-use symphony_transport::wire::{GpuPresence, HostRole, Presence};
+use symphony_transport::wire::{GpuPresence, HostRole, MeasuredDelays, Presence};
 
 /// A host with frontends, as the scheduler is told of it.
 pub(crate) struct FrontendPlace {
@@ -326,6 +326,13 @@ impl Host for SchedulerHost {
 
     fn gpus_up(&self, at: usize) -> usize {
         self.backend(at).map_or(0, |backend| self.backends[backend].backend.gpus_up())
+    }
+
+    fn told_delays(&self, at: usize) -> Option<&MeasuredDelays> {
+        Some(match self.backend(at) {
+            Some(backend) => self.backends[backend].backend.measured(),
+            None => self.frontends[at].measured(),
+        })
     }
 
     fn repeated(&self) -> u64 {

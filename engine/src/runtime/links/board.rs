@@ -55,6 +55,11 @@ pub struct LinkView {
     /// The delay that 99 % of the peer's frames do not exceed on their way here: d_ctrl at a
     /// backend, of the scheduler; d_resp at a frontend, of a backend.
     pub delay: Option<Nanos>,
+    /// The time in which the peer, a backend, fetches 99 % of its batches' inputs, however few
+    /// their bytes, as it has told this host, a scheduler: d_data.
+    pub fetch: Option<Nanos>,
+    /// What that takes longer for each KiB.
+    pub fetch_per_kib: Option<Nanos>,
     /// Bytes that were received, and sent.
     pub bytes: [u64; 2],
     /// Why the last connection ended; empty if none has.

@@ -12,7 +12,7 @@ use symphony_transport::Nanos;
 use symphony_transport::link::{HostLink, PeerClock};
 use symphony_transport::rdma::RdmaCounters;
 use symphony_transport::tcp::{SocketEnd, SocketEvent, SocketId, Sockets};
-use symphony_transport::wire::{CloseCode, HostRole};
+use symphony_transport::wire::{CloseCode, HostRole, MeasuredDelays};
 
 /// The time between two looks at the links for others.
 const SHOWN_EVERY: Nanos = Nanos::from_millis(20);
@@ -408,6 +408,7 @@ impl LinkThread {
                 let link = host.link(at);
                 view.state = state_of(link, ends[at].socket);
                 show_network(view, link, now);
+                show_fetches(view, host.told_delays(at).filter(|_| link.is_up()));
             }
         });
     }
@@ -460,6 +461,13 @@ fn show_network(view: &mut LinkView, link: &HostLink, now: Nanos) {
     view.delay = link.one_way().percentile(SHOWN_SHARE).filter(|_| link.is_up());
 }
 
+/// Sets what the peer has told of its fetches, while the link is up.
+fn show_fetches(view: &mut LinkView, told: Option<&MeasuredDelays>) {
+    let known = |delay: Nanos| (delay < Nanos::MAX).then_some(delay);
+    view.fetch = told.and_then(|told| known(told.fetch));
+    view.fetch_per_kib = told.and_then(|told| known(told.fetch_per_kib));
+}
+
 fn state_of(link: &HostLink, socket: LinkSocket) -> LinkState {
     match socket {
         _ if link.is_refused() => LinkState::Refused,
@@ -481,6 +489,8 @@ pub(super) fn first_views(peers: &[HostPeer]) -> Vec<LinkView> {
         clock_drift_ppb: None,
         round_trip: None,
         delay: None,
+        fetch: None,
+        fetch_per_kib: None,
         bytes: [0; 2],
         last_end: String::new(),
     };

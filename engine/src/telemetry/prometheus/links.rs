@@ -9,7 +9,7 @@ use symphony_transport::Nanos;
 /// A family of one number per link: its name, its kind, its help, and its value where it is known.
 type LinkFamily = (&'static str, MetricKind, &'static str, fn(&LinkView) -> Option<f64>);
 
-const OF_LINKS: [LinkFamily; 9] = [
+const OF_LINKS: [LinkFamily; 11] = [
     ("symphony_link_up", MetricKind::Gauge, "1 if messages can be sent.", |link| {
         Some(f64::from(u8::from(link.state == LinkState::Up)))
     }),
@@ -31,6 +31,18 @@ const OF_LINKS: [LinkFamily; 9] = [
         MetricKind::Gauge,
         "The delay that 99 % of the peer's frames do not exceed on their way here.",
         |link| link.delay.map(Nanos::as_secs_f64),
+    ),
+    (
+        "symphony_link_fetch_seconds",
+        MetricKind::Gauge,
+        "The time in which the peer fetches 99 % of its batches' inputs, however few their bytes.",
+        |link| link.fetch.map(Nanos::as_secs_f64),
+    ),
+    (
+        "symphony_link_fetch_per_kib_seconds",
+        MetricKind::Gauge,
+        "How much longer the peer's fetches take for each KiB.",
+        |link| link.fetch_per_kib.map(Nanos::as_secs_f64),
     ),
     (
         "symphony_link_clock_offset_seconds",

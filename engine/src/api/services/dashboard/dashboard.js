@@ -482,6 +482,7 @@ function drawLinks(links, before, seconds) {
       ["n", link.connections],
       ["n", known(link.round_trip_us, ms)],
       ["n", known(link.delay_us, ms)],
+      ["n", known(link.fetch_us, ms)],
       ["n hide", known(link.clock_offset_us, (us) => `${(us / 1000).toFixed(2)} ms`)],
       ["n hide", known(link.clock_drift_ppm, (ppm) => `${ppm.toFixed(1)} ppm`)],
       ["n hide", rate("received_bytes")],
