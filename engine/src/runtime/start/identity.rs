@@ -1,11 +1,10 @@
 //! The host of CONFIG that this process is, the parts of the engine that hosts have, and the terms
 //! of the links between them.
 
+use super::digests::{digest_of_config, digest_of_model};
 use super::error::StartError;
 use crate::config::{Config, ExecutorGroup, HostConfig, RepositoryControl, Role, TensorTransport};
 use crate::runtime::frontend::{ModelInfo, SlotState};
-use ring::digest::{SHA256, digest};
-use std::fmt::Write as _;
 use std::ops::Range;
 use symphony_scheduler::limits;
 use symphony_transport::link::LinkTerms;
@@ -140,7 +139,7 @@ impl<'a> CommonTerms<'a> {
         CommonTerms {
             config,
             identity,
-            digest: digest_of(config),
+            digest: digest_of_config(config),
             models: models.iter().map(offered).collect(),
             max_batch: models.iter().map(|model| model.max_batch as u32).max().unwrap_or(1).max(1),
             incarnation,
@@ -189,39 +188,17 @@ fn wire_role(role: Role) -> HostRole {
     }
 }
 
-/// Returns the digest of what all hosts must have the same configuration of, beside the models.
-fn digest_of(config: &Config) -> [u8; 32] {
-    let mut text = String::new();
-    for HostConfig { name, role, api_threads, .. } in &config.hosts {
-        let _ = writeln!(text, "host {name:?} {} {api_threads}", role.name());
-    }
-    for ExecutorGroup { kind, count, host, .. } in &config.executors {
-        let _ = writeln!(text, "executors {} {count} {host:?}", kind.name());
-    }
-    let _ = writeln!(text, "in flight {}", config.http.max_in_flight);
-    sha256(&text)
-}
-
 fn offered(model: &ModelInfo) -> OfferedModel {
     if model.state == SlotState::Vacant {
         return OfferedModel { digest: 0, model: model.id, max_batch: 0, input_bytes: 0, output_bytes: 0 };
     }
-    let ModelInfo { name, version, signature, application, class, .. } = model;
-    let text = format!("{name:?} {version} {signature:?} {application:?} {class:?}");
-    let [a, b, c, d, e, f, g, h, ..] = sha256(&text);
     OfferedModel {
-        digest: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+        digest: digest_of_model(model),
         model: model.id,
         max_batch: model.max_batch as u32,
-        input_bytes: signature.input_bytes() as u32,
-        output_bytes: signature.output_bytes() as u32,
+        input_bytes: model.signature.input_bytes() as u32,
+        output_bytes: model.signature.output_bytes() as u32,
     }
-}
-
-fn sha256(text: &str) -> [u8; 32] {
-    let mut bytes = [0; 32];
-    bytes.copy_from_slice(digest(&SHA256, text.as_bytes()).as_ref());
-    bytes
 }
 
 #[cfg(test)]
@@ -259,12 +236,5 @@ mod tests {
         assert_eq!(frontends, [0..3, 3..5], "one more than API threads: the admin listener's");
         let gpus: Vec<_> = all(Role::Backend).map(|host| host.gpus(&config)).collect();
         assert_eq!(gpus, [3..7, 0..3]);
-    }
-
-    #[test]
-    fn hosts_with_other_executors_have_another_digest() {
-        let digest = |text: &str| digest_of(&parse_config(text).unwrap());
-        assert_eq!(digest(HOSTS), digest(&HOSTS.replace("127.0.0.1:2", "scheduler:7400")));
-        assert_ne!(digest(HOSTS), digest(&HOSTS.replace("count = 3", "count = 2")));
     }
 }

@@ -7,6 +7,7 @@
 mod agents;
 mod assembly;
 mod builder;
+mod digests;
 mod error;
 mod findings;
 mod host_plan;
