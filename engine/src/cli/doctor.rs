@@ -92,17 +92,19 @@ impl Finding {
 pub(super) fn doctor(arguments: DoctorArguments) -> Result<(), CommandFailure> {
     let config = read_config(&arguments.config)?;
     let host = find_host(&config, arguments.name.as_deref())?;
+    let own = own_part(&config, host);
+    let slots = device_slots(&config, host);
     let mut findings = vec![
         open_files(),
-        locked_memory(&config),
-        huge_pages(&config),
-        isolated_cores(&config),
+        locked_memory(slots),
+        huge_pages(slots),
+        isolated_cores(&own),
         interrupts(),
         clock_source(),
         io_uring(),
-        rdma(&config.links),
+        rdma(&config.links, slots.is_some()),
     ];
-    findings.extend(gpus(&config));
+    findings.extend(gpus(&config, &own));
     findings.extend(gpu_libraries(&config));
     if let Some(host) = host {
         findings.extend(own_port(host));
@@ -130,6 +132,21 @@ fn find_host<'c>(config: &'c Config, name: Option<&str>) -> Result<Option<&'c Ho
     })
 }
 
+/// Returns the part of CONFIG that the host runs: all of it where none is named.
+fn own_part(config: &Config, host: Option<&HostConfig>) -> Config {
+    let mut own = config.clone();
+    own.executors.retain(|group| host.is_none_or(|host| group.host.as_ref() == Some(&host.name)));
+    own
+}
+
+/// Returns the bytes of slots here that an RDMA device reaches; `None` where none does: tensors go
+/// by TCP, or the host is a scheduler, which has none.
+fn device_slots(config: &Config, host: Option<&HostConfig>) -> Option<u64> {
+    let has_tensors = host.is_none_or(|host| host.role != Role::Scheduler);
+    let by_device = has_tensors && config.links.tensors == TensorTransport::Rdma;
+    by_device.then(|| config.memory.slab_bytes() as u64)
+}
+
 fn amount(limit: Option<u64>) -> String {
     limit.map_or("unlimited".to_owned(), |limit| limit.to_string())
 }
@@ -141,12 +158,12 @@ fn open_files() -> Finding {
     Finding::new(holds, Severity::Slower, "open files", amount(limit), mend)
 }
 
-fn locked_memory(config: &Config) -> Finding {
+fn locked_memory(device_slots: Option<u64>) -> Finding {
     let limit = getrlimit(Resource::Memlock).current;
     // A device locks all slots that it reaches.
-    let (needed, severity) = match config.links.tensors {
-        TensorTransport::Tcp => (LOCKED_BYTES, Severity::Slower),
-        TensorTransport::Rdma => (LOCKED_BYTES + config.memory.slab_bytes() as u64, Severity::Broken),
+    let (needed, severity) = match device_slots {
+        None => (LOCKED_BYTES, Severity::Slower),
+        Some(bytes) => (LOCKED_BYTES + bytes, Severity::Broken),
     };
     let holds = limit.is_none_or(|limit| limit >= needed);
     let mend = format!("{needed} are needed: ulimit -l unlimited, or LimitMEMLOCK=infinity of the service");
@@ -158,31 +175,17 @@ fn kernel_file(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
-/// Returns the huge pages that slots lie on which a device reaches, where there are any.
-fn pages_of_slots(config: &Config) -> u64 {
-    match config.links.tensors {
-        TensorTransport::Tcp => 0,
-        TensorTransport::Rdma => (config.memory.slab_bytes() as u64).div_ceil(HUGE_PAGE),
-    }
-}
-
-fn huge_pages(config: &Config) -> Finding {
-    let needed = pages_of_slots(config);
-    if needed > 0 {
-        let free: u64 = kernel_file("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
-            .parse()
-            .unwrap_or_default();
-        let is = format!("{free} of 2 MiB are free; slots that the RDMA device reads fill {needed}");
-        let mend = format!("sysctl vm.nr_hugepages={needed}, before the memory is in pieces");
-        return Finding::new(free >= needed, Severity::Slower, "huge pages", is, mend);
-    }
-    let pages: u64 = kernel_file("/proc/sys/vm/nr_hugepages").parse().unwrap_or_default();
-    let transparent = kernel_file("/sys/kernel/mm/transparent_hugepage/enabled");
-    let given = transparent.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(word, _)| word);
-    let holds = pages > 0 || matches!(given, Some("always" | "madvise"));
-    let is = format!("{pages} reserved, transparent ones: {}", given.unwrap_or("none"));
-    let mend = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, or sysctl vm.nr_hugepages=1024";
-    Finding::new(holds, Severity::Slower, "huge pages", is, mend)
+/// Slots lie on huge pages where a device reaches them, if there are any.
+fn huge_pages(device_slots: Option<u64>) -> Finding {
+    let pages = kernel_file("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+    let free: u64 = pages.parse().unwrap_or_default();
+    let needed = device_slots.unwrap_or(0).div_ceil(HUGE_PAGE);
+    let is = match device_slots {
+        None => "not used: only slots that an RDMA device reads lie on them".to_owned(),
+        Some(_) => format!("{free} of 2 MiB are free; slots that the RDMA device reads fill {needed}"),
+    };
+    let mend = format!("sysctl vm.nr_hugepages={needed}, before the memory is in pieces");
+    Finding::new(free >= needed, Severity::Slower, "huge pages", is, mend)
 }
 
 /// Returns the cores of a kernel's list, such as `0-3,8`.
@@ -263,12 +266,15 @@ fn io_uring() -> Finding {
     Finding::new(made.is_ok(), Severity::Broken, "io_uring", is, mend)
 }
 
-fn rdma(links: &LinkConfig) -> Finding {
-    if links.tensors == TensorTransport::Tcp {
+fn rdma(links: &LinkConfig, needs_device: bool) -> Finding {
+    if !needs_device {
         let devices =
             std::fs::read_dir("/sys/class/infiniband").map_or(0, |entries| entries.flatten().count());
-        let is = format!("{devices} devices; tensors go by TCP, since [links] tensors is not \"rdma\"");
-        return Finding::new(true, Severity::Slower, "rdma", is, "");
+        let why = match links.tensors {
+            TensorTransport::Tcp => "tensors go by TCP, since [links] tensors is not \"rdma\"",
+            TensorTransport::Rdma => "none is needed, since a scheduler has no tensors",
+        };
+        return Finding::new(true, Severity::Slower, "rdma", format!("{devices} devices; {why}"), "");
     }
     let found = find_rdma_device(links);
     let holds = found.is_ok();
@@ -276,12 +282,19 @@ fn rdma(links: &LinkConfig) -> Finding {
     Finding::new(holds, Severity::Broken, "rdma", is, "or set tensors = \"tcp\" in [links] on all hosts")
 }
 
-fn gpus(config: &Config) -> Option<Finding> {
-    let wanted = config.executors_of(ExecutorKind::Cuda);
+/// Counts the GPUs of the executors here. Each host loads all models once, so one without such
+/// executors takes a GPU as well.
+fn gpus(config: &Config, own: &Config) -> Option<Finding> {
+    let executors = own.executors_of(ExecutorKind::Cuda);
+    let (wanted, what_for) = match executors {
+        0 => (1, ", to load models that run elsewhere"),
+        _ => (executors, ""),
+    };
     let there = (0..wanted).filter(|at| Path::new(&format!("/dev/nvidia{at}")).exists()).count();
     let mend = "install the driver, or start the container with the GPUs";
-    let is = format!("{there} of {wanted}");
-    (wanted > 0).then(|| Finding::new(there == wanted, Severity::Broken, "NVIDIA GPUs", is, mend))
+    let is = format!("{there} of {wanted}{what_for}");
+    let has_any = config.executors_of(ExecutorKind::Cuda) > 0;
+    has_any.then(|| Finding::new(there == wanted, Severity::Broken, "NVIDIA GPUs", is, mend))
 }
 
 /// Looks for the libraries that compute products and convolutions on GPUs.
@@ -365,18 +378,46 @@ mod tests {
 
     #[test]
     fn slots_that_a_device_reads_ask_for_reserved_huge_pages() {
-        let config = |tensors: &str| {
-            let text = format!(
-                "[memory]\nslab_mb = 64\n[links]\ntensors = \"{tensors}\"\n[cores]\nlinks = 0\n\
-                 [[executors]]\nkind = \"emulated\"\n[[models]]\nname = \"m\"\nexecutor = \"emulated\"\n\
-                 slo_ms = 9\nprofile = {{ alpha_ms = 1, beta_ms = 1 }}\n"
-            );
-            parse_config(&text).unwrap()
-        };
-        let found = huge_pages(&config("rdma")).to_string();
+        let found = huge_pages(Some(64 << 20)).to_string();
         assert!(found.contains(" of 2 MiB are free; slots that the RDMA device reads fill 32"), "{found}");
-        assert!(huge_pages(&config("tcp")).to_string().contains(" reserved, transparent ones: "));
-        assert_eq!(named_cores(&config("tcp")), [0]);
+        assert_eq!(huge_pages(None).severity, Severity::Fine);
+    }
+
+    #[test]
+    fn a_host_is_checked_for_what_it_runs_itself() {
+        let host = |name, role| format!("[[hosts]]\nname = \"{name}\"\nrole = \"{role}\"\n");
+        let address = "address = \"127.0.0.1:1\"\n";
+        let executors =
+            |host, count| format!("[[executors]]\nkind = \"cuda\"\ncount = {count}\nhost = \"{host}\"\n");
+        let text = [
+            host("f", "frontend") + address,
+            host("s", "scheduler") + address,
+            host("a", "backend") + &executors("a", 3),
+            host("b", "backend") + &executors("b", 1) + "cores = [0]\n",
+            host("e", "backend") + &executors("e", 1).replace("cuda", "emulated"),
+            "[[models]]\nname = \"m\"\nexecutor = \"emulated\"\nslo_ms = 9\n\
+             profile = { alpha_ms = 1, beta_ms = 1 }\n\
+             [links]\ntensors = \"rdma\"\n[memory]\nslab_mb = 64\n[cores]\nlinks = 1\n"
+                .to_owned(),
+        ]
+        .concat();
+        let config = parse_config(&text).unwrap();
+        let of = |name: &str| {
+            let host = find_host(&config, Some(name)).unwrap();
+            let own = own_part(&config, host);
+            (gpus(&config, &own).unwrap().is, device_slots(&config, host), named_cores(&own))
+        };
+        let (of_a, slots, cores) = of("a");
+        assert!(of_a.ends_with(" of 3"), "{of_a}");
+        assert_eq!((slots, cores), (Some(64 << 20), vec![1]));
+        assert_eq!(of("b").2, [0, 1]);
+        assert_eq!(of("f").1, slots);
+        let (of_s, slots, _) = of("s");
+        assert!(of_s.ends_with(" of 1, to load models that run elsewhere"), "{of_s}");
+        assert_eq!((slots, rdma(&config.links, slots.is_some()).severity), (None, Severity::Fine));
+        assert!(gpus(&config, &own_part(&config, None)).unwrap().is.ends_with(" of 4"));
+        let without = parse_config(&text.replace("cuda", "cpu")).unwrap();
+        assert!(gpus(&without, &without).is_none());
     }
 
     #[test]
