@@ -18,6 +18,9 @@ const WIDTH: usize = 64;
 /// The layers of a long request: tens of milliseconds, where one without layers takes none.
 const MANY: usize = 10_000;
 
+/// Far longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Tokens of a client of each application, and of one that reads metrics.
 const TOKENS: [(&str, &str, &str); 3] = [
     ("of-none", "token-of-clients-of-none", ""),
@@ -29,8 +32,13 @@ const APPLICATIONS: &str = "applications = [{ name = \"chat\" }, { name = \"summ
 
 /// Writes CONFIG and the tokens; the model has these further keys.
 fn write_config(folder: &Path, keys: &str) {
+    write_config_by(folder, "", keys);
+}
+
+/// Writes them with these first lines of CONFIG.
+fn write_config_by(folder: &Path, first: &str, keys: &str) {
     let config = format!(
-        "learned_profiles = \"learned.json\"\n[[executors]]\nkind = \"cpu\"\n[[models]]\nname = \"exits\"\nfile = \"{FIXTURE}\"\nslo_ms = 60000\n\
+        "{first}learned_profiles = \"learned.json\"\n[[executors]]\nkind = \"cpu\"\n[[models]]\nname = \"exits\"\nfile = \"{FIXTURE}\"\nslo_ms = 60000\n\
          max_batch = 4\n{keys}"
     );
     std::fs::write(folder.join("symphony.toml"), config).unwrap();
@@ -42,7 +50,12 @@ fn write_config(folder: &Path, keys: &str) {
 }
 
 fn serve(folder: &Path) -> ServerProcess {
-    write_config(folder, &format!("{APPLICATIONS}profile = {{ alpha_ms = 2, beta_ms = 2 }}\n"));
+    serve_by(folder, "")
+}
+
+/// Serves with these first lines of CONFIG.
+fn serve_by(folder: &Path, first: &str) -> ServerProcess {
+    write_config_by(folder, first, &format!("{APPLICATIONS}profile = {{ alpha_ms = 2, beta_ms = 2 }}\n"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_symphony"));
     command.args(["serve", "--http", "127.0.0.1:0", "--tokens"]).arg(folder.join("tokens.toml"));
     ServerProcess::start(command.arg(folder), Stdio::inherit())
@@ -82,6 +95,15 @@ impl Exits<'_> {
         let values: Vec<f64> = expected.into_iter().map(|value| value as f64).collect();
         assert_eq!(answer["outputs"][0]["data"], json!(values));
     }
+}
+
+/// Returns the median among the quantiles of a metric of an application.
+fn quantile(server: &ServerProcess, name: &str, application: &str) -> Option<f64> {
+    let headers = "Authorization: Bearer token-of-prometheus\r\n";
+    let (_, _, metrics) = request(server.address(), ("GET", "/metrics"), headers, "").unwrap();
+    let mut of_name = metrics.lines().filter(|line| line.starts_with(name));
+    let has = |line: &&str| line.contains(&format!("\"{application}\"")) && line.contains("quantile=\"0.5\"");
+    of_name.find(has).and_then(|line| line.rsplit(' ').next()?.parse().ok())
 }
 
 /// Returns the value of a metric of an application.
@@ -125,7 +147,6 @@ fn a_request_is_of_the_application_that_it_names_or_its_token_or_the_first() {
 
 #[test]
 fn each_application_has_a_profile_that_follows_its_own_batches() {
-    const PATIENCE: Duration = Duration::from_secs(60);
     let folder = tempfile::tempdir().unwrap();
     let mut server = serve(folder.path());
     let of = |application: &str| Exits {
@@ -151,6 +172,59 @@ fn each_application_has_a_profile_that_follows_its_own_batches() {
     while metric(&again, "symphony_model_profile_drift", "summary").is_none_or(|drift| drift < 1.9) {
         assert!(began.elapsed() < PATIENCE);
     }
+}
+
+#[test]
+fn orloj_serves_all_applications_as_one_model_whose_requests_differ() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = serve_by(folder.path(), "policy = \"orloj\"\n");
+    let of = |application: &str| Exits {
+        server: &server,
+        client: "of-none",
+        headers: "",
+        parameters: json!({ "application": application }),
+    };
+    std::thread::scope(|scope| {
+        for (application, layers) in [("chat", 0), ("summary", MANY), ("chat", 1)] {
+            let requests = of(application);
+            scope.spawn(move || (0..20).for_each(|_| requests.pass(layers)));
+        }
+    });
+    let rows = |application| metric(&server, "symphony_model_rows_total", application);
+    assert_eq!((rows("chat"), rows("summary")), (Some(40.0), Some(20.0)));
+    // It is shown once a second.
+    let (began, median) = (Instant::now(), |server: &ServerProcess, application| {
+        quantile(server, "symphony_application_run_time_seconds", application)
+    });
+    while median(&server, "summary").is_none() {
+        assert!(began.elapsed() < PATIENCE);
+    }
+    assert_eq!(server.interrupt(), Some(0));
+    let learned = std::fs::read_to_string(folder.path().join("learned.json")).unwrap();
+    let learned: Value = serde_json::from_str(&learned).unwrap();
+    let of_models = learned["models"].as_array().unwrap();
+    assert_eq!(of_models.len(), 2, "{learned}");
+    let parts = |of: &Value| of["run_times"]["parts"].as_array().unwrap().len();
+    assert!(of_models.iter().all(|of| parts(of) > 1), "{learned}");
+    // The next server begins with that.
+    let (chat, _) = (of_models[0]["run_times"].clone(), &of_models[1]);
+    let mut again = serve_by(folder.path(), "policy = \"orloj\"\n");
+    let began = Instant::now();
+    let start = loop {
+        Exits { server: &again, client: "of-none", headers: "", parameters: json!({}) }.pass(0);
+        if let Some(start) = median(&again, "chat") {
+            break start;
+        }
+        assert!(began.elapsed() < PATIENCE);
+    };
+    let (mut left, width) = (0.5, chat["width_ms"].as_f64().unwrap());
+    let before = chat["parts"].as_array().unwrap().iter().take_while(|part| {
+        left -= part.as_f64().unwrap();
+        left > 0.0
+    });
+    let median_ms = before.count() as f64 * width;
+    assert!((start * 1e3 - median_ms).abs() < 2.0 * width, "{start} s after {median_ms} ms, bins of {width}");
+    assert_eq!(again.interrupt(), Some(0));
 }
 
 #[test]

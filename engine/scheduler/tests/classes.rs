@@ -148,7 +148,7 @@ proptest::proptest! {
         lower in proptest::collection::vec((0.1f64..3.0, 0.0f64..20.0, 1.2f64..6.0, 1u8..4, proptest::bool::ANY), 1..5),
         rate in 1.0f64..3_000.0,
         lower_rate in 1.0f64..6_000.0,
-        policy in proptest::sample::select(symphony_scheduler::policy::served()),
+        policy in proptest::sample::select(symphony_scheduler::policy::deferring()),
     ) {
         let slo = |alpha: f64, beta: f64, slack: f64| Some((alpha + beta) * slack + 1.0);
         let upper: Vec<_> = upper

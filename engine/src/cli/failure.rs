@@ -68,6 +68,7 @@ impl From<StartError> for CommandFailure {
             StartError::Config(_)
             | StartError::Limit { .. }
             | StartError::Policy(..)
+            | StartError::WholePolicy(..)
             | StartError::Address(_)
             | StartError::LearnedProfiles(_) => CommandFailure::Input(text),
             StartError::Record(error) => error.into(),

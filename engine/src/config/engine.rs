@@ -19,8 +19,8 @@ use std::path::PathBuf;
 use symphony_gpu::OnnxRuntimeOptions;
 use symphony_gpu::cuda::PageOptions;
 use symphony_scheduler::drop_rule::DropRule;
-use symphony_scheduler::policy;
 use symphony_scheduler::policy::when::When;
+use symphony_scheduler::policy::{self, Policy};
 use symphony_scheduler::rule_setting::Prefer;
 use symphony_scheduler::workload::Network;
 
@@ -83,6 +83,12 @@ impl Config {
     /// Returns the number of executors of a kind.
     pub fn executors_of(&self, kind: ExecutorKind) -> usize {
         self.executors.iter().filter(|e| e.kind == kind).map(|e| e.count).sum()
+    }
+
+    /// Returns the policy, where it schedules all models and GPUs as a whole, on a thread of its
+    /// own.
+    pub fn whole_policy(&self) -> Option<&'static dyn Policy> {
+        policy::by_name(self.policy).filter(|policy| policy.deferral().is_none() && !policy.preempts())
     }
 
     /// Returns how the memory of each GPU of kind `cuda` is taken, in their order.

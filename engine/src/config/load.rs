@@ -16,7 +16,9 @@ use super::network::read_network;
 use super::onnxruntime::read_onnxruntime;
 use super::queries::{MAX_SERVED_QUERIES, StageConfig, read_queries};
 use super::repository::{RepositoryConfig, RepositoryControl, RepositoryFlags};
-use super::scheduling::{read_drop, read_learned_profiles, read_policy, read_tuning, read_when};
+use super::scheduling::{
+    check_whole_policy, read_drop, read_learned_profiles, read_policy, read_tuning, read_when,
+};
 use super::shutdown::ShutdownConfig;
 use super::slab_size::read_memory;
 use super::toml_reader::{TomlTable, read, read_text};
@@ -230,5 +232,6 @@ fn read_root(root: &TomlTable<'_>, file: &Path, repository: bool) -> Option<(Con
         queries,
         repository: own.map_or(Some(None), |own| own.map(Some))?,
     };
+    check_whole_policy(root, &config);
     Some((config, rank_threads))
 }

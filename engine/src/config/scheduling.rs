@@ -1,6 +1,8 @@
 //! The keys `policy`, `when`, `drop`, `tuning`, `prefer` and `learned_profiles` of CONFIG: the
 //! scheduling policy, its options, and what it learnt.
 
+use super::engine::Config;
+use super::repository::{RepositoryConfig, RepositoryControl};
 use super::toml_reader::TomlTable;
 use std::path::PathBuf;
 use symphony_scheduler::drop_rule::DropRule;
@@ -13,12 +15,41 @@ pub(super) fn read_policy(root: &TomlTable<'_>) -> Option<&'static dyn Policy> {
     let Some(value) = root.optional("policy") else { return Some(policy::POLICIES[0]) };
     let served = policy::served();
     let named = value.is_text().then(|| value.text("a policy")).flatten().and_then(policy::by_name);
-    if let Some(simulated) = named.filter(|policy| policy.deferral().is_none()) {
+    if let Some(simulated) = named.filter(|policy| policy.preempts()) {
         let right = format!("serve with one of {}", served.join(", "));
         value.report(format!("\"{}\" runs in `simulate` only", simulated.name()), right);
         return None;
     }
     policy::by_name(value.word(&served)?)
+}
+
+/// Checks that a policy that schedules as a whole is not asked for what only ModelThreads do.
+pub(super) fn check_whole_policy(root: &TomlTable<'_>, config: &Config) {
+    let Some(policy) = config.whole_policy() else { return };
+    let name = policy.name();
+    let changes = |of: &RepositoryConfig| of.control != RepositoryControl::None;
+    let refused = [
+        (
+            root.has("drop") && !policy.options().contains(&"drop"),
+            "has a drop rule of its own",
+            "take `drop` out",
+        ),
+        (
+            config.cores.model_threads.is_some_and(|threads| threads > 1) || config.cores.rank_threads > 1,
+            "has one thread for all models",
+            "take the numbers of threads out of [cores]",
+        ),
+        (!config.hosts.is_empty(), "runs in one process", "take [[hosts]] out"),
+        (
+            config.repository.as_ref().is_some_and(changes),
+            "knows the models that it starts with only",
+            "set control = \"none\" in [repository]",
+        ),
+    ];
+    for (_, wrong, right) in refused.into_iter().filter(|(is_asked, ..)| *is_asked) {
+        let right = format!("{right}, or serve with one of {}", policy::deferring().join(", "));
+        root.report("policy", format!("\"{name}\" {wrong}"), right);
+    }
 }
 
 /// Reads the rule `drop`; `Some(None)` leaves the policy's own.

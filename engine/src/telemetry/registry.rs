@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use symphony_scheduler::profile::Profile;
+use symphony_scheduler::run_time::RunTimeHistogram;
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
@@ -205,6 +206,11 @@ impl Telemetry {
     /// `None` before enough batches of a size have run.
     pub fn profile_drift(&self, model: ModelId) -> Option<f64> {
         self.counters.rolling_profiles().drift(model)
+    }
+
+    /// Returns the run times of an application's requests, where the policy learns them.
+    pub fn run_times(&self, model: ModelId) -> Option<RunTimeHistogram> {
+        self.counters.run_times().of(model)
     }
 
     /// Returns a model's rolling profile; `None` before enough batches of a size have run.

@@ -171,6 +171,9 @@ struct ModelView<'a> {
     sizes: [u64; SIZE_BOUNDS.len()],
     /// The largest ratio of the rolling profile to the profile, once it is measured.
     drift: Option<f64>,
+    /// The median and the 99th percentile of the run times of an application's requests, where the
+    /// policy learns them.
+    run_time_us: Option<[u64; 2]>,
 }
 
 fn as_slice<S: serde::Serializer>(numbers: &[u64], serializer: S) -> Result<S::Ok, S::Error> {
@@ -279,17 +282,16 @@ fn models<'a>(
         let model = table.get(model.0 as usize).or_else(query)?;
         let requests = telemetry.requests(model.id).unwrap_or_default();
         let ran = telemetry.counters().executions().of_model(model.id);
-        Some(of_model(model, &requests, &ran, telemetry.profile_drift(model.id)))
+        let learned = telemetry.run_times(model.id);
+        let us = |share| learned.as_ref().map(|of| (of.quantile(share) * 1e3) as u64);
+        let run_time_us = us(0.5).zip(us(0.99)).map(<[u64; 2]>::from);
+        let drift = telemetry.profile_drift(model.id);
+        Some(ModelView { drift, run_time_us, ..of_model(model, &requests, &ran) })
     };
     (asked_for[..shown].iter().filter_map(of).collect(), asked_for.len() - shown)
 }
 
-fn of_model<'a>(
-    model: &'a ModelInfo,
-    requests: &ModelRequests,
-    ran: &ModelExecutions,
-    drift: Option<f64>,
-) -> ModelView<'a> {
+fn of_model<'a>(model: &'a ModelInfo, requests: &ModelRequests, ran: &ModelExecutions) -> ModelView<'a> {
     ModelView {
         id: model.id.0,
         name: model.label(),
@@ -308,7 +310,8 @@ fn of_model<'a>(
         busy_us: ran.busy.0 / 1_000,
         cancelled_batches: ran.cancelled_batches,
         sizes: ran.sizes,
-        drift,
+        drift: None,
+        run_time_us: None,
     }
 }
 

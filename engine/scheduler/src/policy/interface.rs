@@ -5,15 +5,16 @@
 use super::options::PolicyOptions;
 use crate::deferral::Deferral;
 use crate::drop_rule::DropRule;
+use crate::run_time::RunTimeHistogram;
 use crate::workload::Workload;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
-use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, Request};
+use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, ModelId, Request};
 
-/// A scheduler of all models and GPUs of a workload, as the simulator drives it. It reads no clock:
-/// each call carries the time.
-pub trait Scheduler {
+/// A scheduler of all models and GPUs of a workload, as the simulator drives it, and the engine's
+/// thread of a policy. It reads no clock: each call carries the time.
+pub trait Scheduler: Send {
     /// Takes a request that has arrived.
     fn on_request(&mut self, now: Nanos, request: Request, out: &mut dyn Decisions);
     /// Takes the completion of a batch, which has left its GPU.
@@ -22,6 +23,11 @@ pub trait Scheduler {
     fn on_timer(&mut self, now: Nanos, out: &mut dyn Decisions);
     /// Returns the time of the next call of [`Scheduler::on_timer`]; [`Nanos::MAX`] for none.
     fn next_timer(&self) -> Nanos;
+    /// Returns what was learnt of the run times of each application of a model; nothing where the
+    /// policy learns none, or all requests of the model take the same time.
+    fn learned_run_times(&self, _model: ModelId) -> Vec<RunTimeHistogram> {
+        Vec::new()
+    }
 }
 
 /// The sink for what a [`Scheduler`] decides.
@@ -60,8 +66,12 @@ pub trait Policy: Sync + core::fmt::Debug {
     }
     /// Returns a scheduler of this policy for the models and GPUs of a workload.
     fn scheduler(&self, workload: &Workload, options: &PolicyOptions) -> Box<dyn Scheduler>;
+    /// Returns true if the policy stops batches that run, which only the simulator does.
+    fn preempts(&self) -> bool {
+        false
+    }
     /// Returns the policy's deferral, where that is all that sets it apart. Such a policy runs on
-    /// the pinned threads too.
+    /// ModelThreads and RankThreads; one without has a thread of its own.
     fn deferral(&self) -> Option<&'static dyn Deferral> {
         None
     }

@@ -36,4 +36,4 @@ mod work_conserving;
 pub use deferral_policy::DeferralPolicy;
 pub use interface::{Decisions, Policy, Scheduler};
 pub use options::PolicyOptions;
-pub use registry::{POLICIES, by_name, deferral, names, served, taking};
+pub use registry::{POLICIES, by_name, deferral, deferring, names, served, taking};

@@ -15,7 +15,7 @@ use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, ModelId, Request};
 
 /// A policy's way to form batches. A model is named by its index in the workload.
-pub(super) trait Batching {
+pub(super) trait Batching: Send {
     /// Returns the time from which the `waiting` requests of a model, the first of which arrived at
     /// `since`, have a batch for an idle GPU.
     fn ready_at(&self, model: usize, waiting: usize, since: Nanos) -> Nanos;

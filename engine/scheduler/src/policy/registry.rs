@@ -37,8 +37,13 @@ pub fn taking(flag: &str) -> Vec<&'static str> {
     POLICIES.iter().filter(|policy| policy.options().contains(&flag)).map(|policy| policy.name()).collect()
 }
 
-/// Returns the names of the policies that the pinned threads run.
+/// Returns the names of the policies that the pinned threads run: all but those that stop batches.
 pub fn served() -> Vec<&'static str> {
+    POLICIES.iter().filter(|policy| !policy.preempts()).map(|policy| policy.name()).collect()
+}
+
+/// Returns the names of the policies that only defer: ModelThreads run these.
+pub fn deferring() -> Vec<&'static str> {
     POLICIES.iter().filter(|policy| policy.deferral().is_some()).map(|policy| policy.name()).collect()
 }
 

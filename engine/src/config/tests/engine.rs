@@ -12,7 +12,7 @@ use symphony_gpu::plan::PlanPrecision;
 use symphony_gpu::{DataType, TensorSpec};
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::limits;
-use symphony_scheduler::policy::served;
+use symphony_scheduler::policy::{deferring, served};
 use symphony_scheduler::profile::Profile;
 use symphony_scheduler::rule_setting::Prefer;
 use symphony_transport::Nanos;
@@ -372,10 +372,26 @@ fn each_diagnostic_is_reported_with_its_line_its_field_and_what_would_be_right()
             ),
         ),
         (
-            format!("policy = \"clockwork\"\n{CPU}{MODEL}"),
+            format!("policy = \"shepherd\"\n{CPU}{MODEL}"),
             format!(
-                "symphony.toml:1: policy: \"clockwork\" runs in `simulate` only; serve with one of {}",
+                "symphony.toml:1: policy: \"shepherd\" runs in `simulate` only; serve with one of {}",
                 served().join(", ")
+            ),
+        ),
+        (
+            format!("policy = \"orloj\"\ndrop = \"window\"\n{CPU}{MODEL}"),
+            format!(
+                "symphony.toml:1: policy: \"orloj\" has a drop rule of its own; take `drop` out, or serve with \
+                 one of {}",
+                deferring().join(", ")
+            ),
+        ),
+        (
+            format!("policy = \"clockwork\"\n[cores]\nrank_threads = 2\n{CPU}{MODEL}"),
+            format!(
+                "symphony.toml:1: policy: \"clockwork\" has one thread for all models; take the numbers of \
+                 threads out of [cores], or serve with one of {}",
+                deferring().join(", ")
             ),
         ),
         (

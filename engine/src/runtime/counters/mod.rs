@@ -10,12 +10,14 @@ pub mod count;
 pub mod executions;
 pub mod frontends;
 pub mod rolling_profiles;
+pub mod run_times;
 pub mod tuning;
 
 use crate::runtime::counters::allowed_delays::AllowedDelays;
 use crate::runtime::counters::executions::Executions;
 use crate::runtime::counters::frontends::{FrontendCounts, FrontendTotals};
 use crate::runtime::counters::rolling_profiles::RollingProfiles;
+use crate::runtime::counters::run_times::RunTimeBoard;
 use crate::runtime::counters::tuning::TuningCounts;
 use bytemuck::{Pod, Zeroable};
 use crossbeam_utils::CachePadded;
@@ -304,6 +306,7 @@ pub struct Counters {
     tuning: Arc<TuningCounts>,
     delays: Arc<AllowedDelays>,
     rolling: Arc<RollingProfiles>,
+    run_times: Arc<RunTimeBoard>,
 }
 
 /// The counters of all threads at a moment.
@@ -332,6 +335,7 @@ impl Counters {
             tuning: Arc::default(),
             delays: Arc::default(),
             rolling: Arc::default(),
+            run_times: Arc::default(),
         }
     }
 
@@ -360,6 +364,11 @@ impl Counters {
     /// Returns the delays of the network that the policy allows for.
     pub fn allowed_delays(&self) -> &Arc<AllowedDelays> {
         &self.delays
+    }
+
+    /// Returns the run times that a policy has learnt.
+    pub fn run_times(&self) -> &Arc<RunTimeBoard> {
+        &self.run_times
     }
 
     /// Returns the rolling profiles.

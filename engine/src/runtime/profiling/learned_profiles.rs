@@ -1,6 +1,7 @@
 //! The file of learned profiles: what the rolling profiles of an engine had learnt, which the next
-//! one begins with. A JSON file of one entry for each class of a model, with the latencies of some
-//! batch sizes. It is replaced as a whole, so that a crash leaves the old one or the new one.
+//! one begins with, and the run times that a policy had learnt. A JSON file of one entry for each
+//! class of a model, with the latencies of some batch sizes, or with a histogram. It is replaced as
+//! a whole, so that a crash leaves the old one or the new one.
 //!
 //! Bounds: a file of at most 16 MiB is read; an entry takes at most 21 latencies. Entries of models
 //! that are not served are kept, so their number is that of the models that ever were.
@@ -12,10 +13,11 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use symphony_scheduler::rolling_profile::LearnedLatencies;
+use symphony_scheduler::run_time::RunTimeHistogram;
 use symphony_transport::Nanos;
 
-/// The format of the file, raised when older engines could not read it.
-const FORMAT: u32 = 1;
+/// The format of the file, raised when older engines could not read it. Those before are read too.
+const FORMAT: u32 = 2;
 
 /// A file of this many bytes or more was not written here.
 const MAX_BYTES: u64 = 16 << 20;
@@ -57,13 +59,32 @@ struct LearnedEntry {
     /// The time of a batch of one at best, where run times differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     at_best_ns: Option<u64>,
+    /// The run times of single requests, where a policy learns them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    run_times: Option<HistogramEntry>,
+}
+
+/// A histogram of run times: bins of one width.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HistogramEntry {
+    lowest_ms: f64,
+    width_ms: f64,
+    parts: Vec<f64>,
+}
+
+/// What was learnt of a class of a model.
+#[derive(Clone, PartialEq, Debug, Default)]
+struct LearnedClass {
+    latencies: LearnedLatencies,
+    run_times: Option<RunTimeHistogram>,
 }
 
 /// The learned profiles of an engine's models, and the file in which they stay.
 #[derive(Debug)]
 pub(crate) struct LearnedProfiles {
     file: PathBuf,
-    models: BTreeMap<(String, u64), LearnedLatencies>,
+    models: BTreeMap<(String, u64), LearnedClass>,
     /// True where the file does not have them as they are.
     is_changed: bool,
 }
@@ -92,14 +113,32 @@ impl LearnedProfiles {
 
     /// Returns what was learnt of a class of a model.
     pub(super) fn of(&self, model: &ModelInfo) -> Option<&LearnedLatencies> {
-        self.models.get(&key(model))
+        // One without latencies is of a policy that learns other things.
+        let latencies = self.models.get(&key(model)).map(|of| &of.latencies);
+        latencies.filter(|of| !of.by_size.is_empty() || of.at_best.is_some())
+    }
+
+    /// Returns what was learnt of the run times of requests of a class of a model.
+    pub(super) fn run_times_of(&self, model: &ModelInfo) -> Option<&RunTimeHistogram> {
+        self.models.get(&key(model))?.run_times.as_ref()
     }
 
     /// Sets what was learnt of a class of a model.
     pub(super) fn set(&mut self, model: &ModelInfo, latencies: LearnedLatencies) {
-        let key = key(model);
-        if self.models.get(&key) != Some(&latencies) {
-            self.models.insert(key, latencies);
+        self.change(model, |of| of.latencies = latencies);
+    }
+
+    /// Sets what was learnt of the run times of its requests.
+    pub(super) fn set_run_times(&mut self, model: &ModelInfo, run_times: RunTimeHistogram) {
+        self.change(model, |of| of.run_times = Some(run_times));
+    }
+
+    fn change(&mut self, model: &ModelInfo, change: impl FnOnce(&mut LearnedClass)) {
+        let before = self.models.get(&key(model));
+        let mut class = before.cloned().unwrap_or_default();
+        change(&mut class);
+        if before != Some(&class) {
+            self.models.insert(key(model), class);
             self.is_changed = true;
         }
     }
@@ -111,12 +150,20 @@ impl LearnedProfiles {
         if !self.is_changed {
             return Ok(());
         }
-        let entry = |((model, version), latencies): (&(String, u64), &LearnedLatencies)| LearnedEntry {
-            model: model.clone(),
-            version: *version,
-            latency_ns: latencies.by_size.iter().map(|(size, latency)| (*size, latency.0)).collect(),
-            at_best_ns: latencies.at_best.map(|latency| latency.0),
-        };
+        let entry =
+            |((model, version), LearnedClass { latencies, run_times }): (&(String, u64), &LearnedClass)| {
+                LearnedEntry {
+                    model: model.clone(),
+                    version: *version,
+                    latency_ns: latencies.by_size.iter().map(|(size, latency)| (*size, latency.0)).collect(),
+                    at_best_ns: latencies.at_best.map(|latency| latency.0),
+                    run_times: run_times.as_ref().map(|of| HistogramEntry {
+                        lowest_ms: of.lowest_ms,
+                        width_ms: of.width_ms,
+                        parts: of.parts.clone(),
+                    }),
+                }
+            };
         let content = LearnedFile { format: FORMAT, models: self.models.iter().map(entry).collect() };
         let mut part = self.file.clone().into_os_string();
         part.push(".part");
@@ -140,21 +187,26 @@ fn key(model: &ModelInfo) -> (String, u64) {
 }
 
 /// Reads a file's content; an error says what is wrong with it.
-fn parse(bytes: &[u8]) -> Result<BTreeMap<(String, u64), LearnedLatencies>, String> {
+fn parse(bytes: &[u8]) -> Result<BTreeMap<(String, u64), LearnedClass>, String> {
     if bytes.len() as u64 == MAX_BYTES {
         return Err(format!("it has {} MiB or more", MAX_BYTES >> 20));
     }
     let FileFormat { format } = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    if format != FORMAT {
-        return Err(format!("its format is {format}, and this engine reads {FORMAT}"));
+    if !(1..=FORMAT).contains(&format) {
+        return Err(format!("its format is {format}, and this engine reads 1 to {FORMAT}"));
     }
     let content: LearnedFile = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    let latencies = |entry: LearnedEntry| {
+    let class = |entry: LearnedEntry| {
         let of = entry.latency_ns.into_iter().map(|(size, latency)| (size, Nanos(latency)));
-        let learned = LearnedLatencies { by_size: of.collect(), at_best: entry.at_best_ns.map(Nanos) };
-        ((entry.model, entry.version), learned)
+        let latencies = LearnedLatencies { by_size: of.collect(), at_best: entry.at_best_ns.map(Nanos) };
+        let histogram = |of: HistogramEntry| {
+            RunTimeHistogram::of_weights(of.lowest_ms, of.width_ms, &of.parts)
+                .map_err(|error| format!("run_times of {}: {error}", entry.model))
+        };
+        let run_times = entry.run_times.map(histogram).transpose()?;
+        Ok(((entry.model, entry.version), LearnedClass { latencies, run_times }))
     };
-    Ok(content.models.into_iter().map(latencies).collect())
+    content.models.into_iter().map(class).collect()
 }
 
 #[cfg(test)]
@@ -179,11 +231,14 @@ mod tests {
         learned.set(&model("writer", 2), latencies.clone());
         learned.save().unwrap();
         assert!(!file.exists(), "it had not changed");
-        learned.set(&model("reader", 1), LearnedLatencies::default());
+        let run_times = RunTimeHistogram::of_weights(0.0, 2.0, &[1.0, 3.0]).unwrap();
+        learned.set_run_times(&model("reader", 1), run_times.clone());
         learned.save().unwrap();
         let again = LearnedProfiles::open(&file).unwrap();
         assert_eq!(again.of(&model("writer", 2)), Some(&latencies));
         assert_eq!((again.of(&model("writer", 1)), again.models.len()), (None, 2));
+        let reader = model("reader", 1);
+        assert_eq!((again.of(&reader), again.run_times_of(&reader)), (None, Some(&run_times)));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no part is left");
     }
 
@@ -194,8 +249,13 @@ mod tests {
         for (content, said) in [
             ("[[models]]\n", "line 1"),
             ("{\"format\": 1, \"models\": [{\"model\": \"m\"", "EOF while parsing"),
-            ("{\"format\": 7, \"classes\": {}}", "its format is 7, and this engine reads 1"),
+            ("{\"format\": 7, \"classes\": {}}", "its format is 7, and this engine reads 1 to 2"),
             ("{\"format\": 1, \"models\": [], \"more\": 1}", "unknown field `more`"),
+            (
+                "{\"format\": 2, \"models\": [{\"model\": \"m\", \"version\": 1, \"latency_ns\": {}, \"run_times\": \
+                 {\"lowest_ms\": 0, \"width_ms\": 0, \"parts\": [1]}}]}",
+                "run_times of m: the width of a bin is 0",
+            ),
             (
                 "{\"format\": 1, \"models\": [{\"model\": \"m\", \"version\": 1}]}",
                 "missing field `latency_ns`",

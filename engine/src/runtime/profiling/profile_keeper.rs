@@ -6,6 +6,7 @@ use super::learned_profiles::LearnedProfiles;
 use crate::runtime::clock::Clock;
 use crate::runtime::counters::executions::{Executed, Executions};
 use crate::runtime::counters::rolling_profiles::RollingProfiles;
+use crate::runtime::counters::run_times::RunTimeBoard;
 use crate::runtime::frontend::model_table::ModelTable;
 use crate::runtime::frontend::{ModelInfo, SlotState};
 use crate::runtime::panics::catch;
@@ -17,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use symphony_scheduler::profile::{Profile, ScaledProfile};
 use symphony_scheduler::rolling_profile::{MOVE_INTERVAL, RollingProfile};
-use symphony_scheduler::run_time::{AT_BEST_PERCENT, WITHIN_PERCENT};
+use symphony_scheduler::run_time::{AT_BEST_PERCENT, RunTimeHistogram, WITHIN_PERCENT};
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
@@ -110,6 +111,8 @@ pub(crate) struct KeeperPlan {
     pub(crate) model_table: Arc<ModelTable>,
     pub(crate) executions: Executions,
     pub(crate) rolling: Arc<RollingProfiles>,
+    /// What a policy learns, which is kept too.
+    pub(crate) run_times: Arc<RunTimeBoard>,
     /// What earlier engines had learnt, where that is kept.
     pub(crate) learned: Option<LearnedProfiles>,
 }
@@ -140,6 +143,11 @@ impl ProfileKeeper {
             next_save: SAVE_INTERVAL,
             is_save_failing: false,
         }
+    }
+
+    /// Returns what an earlier engine had learnt of the run times of an application's requests.
+    pub(crate) fn earlier_run_times(&self, model: &ModelInfo) -> Option<&RunTimeHistogram> {
+        self.plan.learned.as_ref()?.run_times_of(model)
     }
 
     /// Makes a link to a ModelThread, and returns the thread's end. A change's index is the
@@ -230,6 +238,11 @@ impl ProfileKeeper {
                 (model.filter(|model| model.rolls), kept.rolling.learned())
             {
                 learned.set(model, latencies);
+            }
+        }
+        for model in models.iter().filter(|model| model.state != SlotState::Vacant) {
+            if let Some(run_times) = self.plan.run_times.of(model.id) {
+                learned.set_run_times(model, run_times);
             }
         }
         let failed = learned.save().err();
@@ -395,6 +408,7 @@ mod tests {
             model_table: Arc::clone(&table),
             executions: executions.clone(),
             rolling: Arc::clone(&rolling),
+            run_times: Arc::default(),
             learned: None,
         });
         let mut thread = keeper.link();
@@ -450,6 +464,7 @@ mod tests {
                 model_table: ModelTable::new(Arc::new(models)),
                 executions: executions.clone(),
                 rolling: Arc::clone(&rolling),
+                run_times: Arc::default(),
                 learned: Some(LearnedProfiles::open(&file).unwrap()),
             });
             let mut thread = keeper.link();

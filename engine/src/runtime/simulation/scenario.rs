@@ -108,7 +108,7 @@ impl Scenario {
             models.iter().map(|model| 1.0 / model.rate_per_gpu()).sum::<f64>() / models.len() as f64;
         let rate = (dice.number(LOAD.0, LOAD.1) * gpus as f64 / time * 1e3).min(200_000.0);
         let frontends = dice.count(1, 3);
-        let served = policy::served();
+        let served = policy::deferring();
         let mut share = |most| if dice.chance(0.5) { dice.number(0.0, most) } else { 0.0 };
         let (of_rows, of_classes, never_due, cancelled) = (share(0.1), share(0.2), share(0.05), share(0.2));
         Scenario {

@@ -35,6 +35,24 @@ pub(super) fn allowed_lateness(lateness: Nanos, slo: Nanos) -> Nanos {
     lateness.min(Nanos(slo.0 / LATENESS_IN_SLO))
 }
 
+/// Checks that a policy that schedules as a whole is not asked for what only ModelThreads do.
+///
+/// Errors: [`StartError::WholePolicy`].
+fn check_whole_policy(config: &Config, options: &Options) -> Result<(), StartError> {
+    let control = config.repository.as_ref().map(|repository| repository.control);
+    let wrong = match control {
+        _ if config.whole_policy().is_none() => return Ok(()),
+        _ if options.record.is_some() => {
+            "can't be recorded: recordings are of ModelThreads; serve without --record"
+        }
+        Some(RepositoryControl::Explicit | RepositoryControl::Poll) => {
+            "knows the models that it starts with only: serve with --model-control-mode none"
+        }
+        Some(RepositoryControl::None) | None => return Ok(()),
+    };
+    Err(StartError::WholePolicy(config.policy.to_owned(), wrong))
+}
+
 /// The state of an engine's start-up.
 pub(super) struct EngineBuilder {
     pub(super) config: Arc<Config>,
@@ -79,10 +97,14 @@ impl EngineBuilder {
         StartError::at_most("models", config.model_slots().len(), limits::MAX_MODELS)?;
         StartError::at_most("ModelThreads", layout.models.len(), limits::MAX_MODEL_THREADS)?;
         let own = policy::by_name(config.policy).and_then(policy::Policy::deferral);
+        let default = policy::POLICIES[0].deferral();
+        // A policy that schedules as a whole has no queues that defer.
+        let own = own.or_else(|| config.whole_policy().and(default));
         let own =
             own.ok_or_else(|| StartError::Policy(config.policy.to_owned(), policy::served().join(", ")))?;
         let deferral = config.when.map_or(own, |rule| rule);
         let sub_clusters = SubClusters::new(&config, layout.ranks.len().max(1))?;
+        check_whole_policy(&config, &options)?;
         let accepting = Arc::new(AtomicBool::new(true));
         let libraries = Libraries::of(&config, options.cuda.clone());
         Ok(EngineBuilder {

@@ -25,6 +25,9 @@ pub enum StartError {
     /// The policy does not run on pinned threads.
     #[error("policy {0} runs in `simulate` only; serve with one of: {1}")]
     Policy(String, String),
+    /// The policy schedules as a whole, and is asked for what only ModelThreads do.
+    #[error("policy {0} {1}")]
+    WholePolicy(String, &'static str),
     /// The system gave no memory for requests in flight.
     #[error("{0}")]
     Slab(#[from] SlabError),

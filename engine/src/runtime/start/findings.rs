@@ -126,7 +126,9 @@ impl EngineBuilder {
                 slo: model.slo,
                 max_batch: servable.profile.max_batch(),
                 profile: Arc::new(servable.profile.clone()),
-                rolls: model.rolls(),
+                // A policy that schedules as a whole keeps the profiles that it is told at the
+                // start.
+                rolls: model.rolls() && self.config.whole_policy().is_none(),
                 class: Class::new(model.priority).unwrap_or(Class::LOWEST),
                 thread: thread(at),
                 state: SlotState::Serving,

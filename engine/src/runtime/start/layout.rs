@@ -62,9 +62,8 @@ impl Layout {
         let RoleCounts { ranks, frontends, executors, emulated, links } = counts;
         let others = ranks + frontends + executors + emulated + links;
         // Where there is no RankThread there is no ModelThread.
-        let model_threads = config
-            .cores
-            .model_threads
+        let asked = if config.whole_policy().is_some() { Some(1) } else { config.cores.model_threads };
+        let model_threads = asked
             .unwrap_or_else(|| cores.len().saturating_sub(others).min(limits::MAX_MODEL_THREADS))
             .clamp(1, config.model_slots().len().max(1))
             .min(if ranks > 0 { usize::MAX } else { 0 });

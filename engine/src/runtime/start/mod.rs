@@ -14,6 +14,7 @@ mod host_plan;
 mod identity;
 pub(crate) mod layout;
 mod options;
+mod policy;
 pub(crate) mod rings;
 mod roles;
 mod sub_clusters;
@@ -311,7 +312,8 @@ impl EngineBuilder {
         })
     }
 
-    /// Makes the ModelThreads and RankThreads; these are told by `presence`, one ring each, which
+    /// Makes the ModelThreads and RankThreads, or the thread of a policy that schedules as a whole,
+    /// which stands in place of the first. RankThreads are told by `presence`, one ring each, which
     /// GPUs are there, where these are on other hosts.
     fn scheduler_threads(
         &self,
@@ -321,6 +323,11 @@ impl EngineBuilder {
         presence: Vec<Consumer<GpuPresence>>,
     ) -> Result<[Vec<(Placement, Member)>; 2], StartError> {
         let (mut models, mut ranks) = (Vec::new(), Vec::new());
+        if let Some(policy) = self.config.whole_policy() {
+            let thread = self.policy_thread(policy, findings, rings, aids.profiles)?;
+            models.push((self.layout.models[0], self.member("policy".to_owned(), thread)));
+            return Ok([models, ranks]);
+        }
         for (at, &placement) in self.layout.models.iter().enumerate() {
             let mut thread = self.model_thread(at, findings, rings)?;
             thread.profiles = Some(aids.profiles.link());
@@ -354,6 +361,7 @@ impl EngineBuilder {
             model_table: Arc::clone(model_table),
             executions: counters.executions().clone(),
             rolling: Arc::clone(counters.rolling_profiles()),
+            run_times: Arc::clone(counters.run_times()),
             learned,
         })
     }

@@ -13,6 +13,7 @@ pub(crate) mod completions;
 pub(crate) mod messages;
 pub(crate) mod model_thread;
 pub(crate) mod monitor;
+pub(crate) mod policy_thread;
 pub(crate) mod rank_thread;
 
 pub use crate::runtime::queue_ids::QueueIds;

@@ -165,6 +165,7 @@ fn exposition_of(telemetry: &Telemetry) -> String {
         }
     }
     drifts(&mut text, telemetry, &models);
+    run_times(&mut text, telemetry, &models);
     latencies(&mut text, &models);
     sizes(&mut text, &models);
     gpus(&mut text, telemetry);
@@ -246,6 +247,18 @@ fn drifts(text: &mut Exposition, telemetry: &Telemetry, models: &[ModelSample<'_
     for of in models {
         if let Some(ratio) = telemetry.profile_drift(of.model.id) {
             text.sample(&of.labels(), ratio);
+        }
+    }
+}
+
+/// Adds how long requests of each application run, where the policy learns that.
+fn run_times(text: &mut Exposition, telemetry: &Telemetry, models: &[ModelSample<'_>]) {
+    let help = "The run time of an application's request that a part of them does not exceed, as learnt.";
+    text.family("symphony_application_run_time_seconds", MetricKind::Gauge, help);
+    for of in models {
+        let Some(learned) = telemetry.run_times(of.model.id) else { continue };
+        for (name, share) in [("0.5", 0.5), ("0.9", 0.9), ("0.99", 0.99)] {
+            text.sample(&of.with("quantile", name), learned.quantile(share) / 1e3);
         }
     }
 }

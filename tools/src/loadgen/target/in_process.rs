@@ -50,6 +50,7 @@ fn cause(error: StartError) -> RunError {
         StartError::Config(_)
         | StartError::Limit { .. }
         | StartError::Policy(..)
+        | StartError::WholePolicy(..)
         | StartError::Address(_)
         | StartError::LearnedProfiles(_) => RunError::Usage(error.to_string()),
         StartError::Slab(_)

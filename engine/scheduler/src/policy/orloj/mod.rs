@@ -2,7 +2,7 @@
 //! are (Yu's dissertation, chapter 4, Algorithm 4.1). Whenever a GPU is idle, the batch size is the
 //! one that the most urgent request can still be served in, the largest of several, and the batch
 //! has those of the highest priority: requests that a batch of that size serves in time with the
-//! most probability, and of these the more urgent. Runs in the simulator.
+//! most probability, and of these the more urgent.
 //!
 //! [`learned`] keeps the histograms, [`estimates`] derives from them how long batches take,
 //! [`score`] is the priority, [`waiting`] keeps the requests.
@@ -18,7 +18,7 @@ mod waiting;
 
 use super::interface::{Decisions, Policy, Scheduler};
 use super::options::{BatchSizes, PolicyOptions};
-use crate::run_time::{MAX_APPLICATIONS, VaryingModel};
+use crate::run_time::{MAX_APPLICATIONS, RunTimeHistogram, VaryingModel};
 use crate::workload::{Network, Workload, WorkloadModel};
 use alloc::boxed::Box;
 use alloc::collections::BinaryHeap;
@@ -149,6 +149,11 @@ impl Scheduler for OrlojScheduler {
 
     fn next_timer(&self) -> Nanos {
         Nanos::MAX
+    }
+
+    fn learned_run_times(&self, model: ModelId) -> Vec<RunTimeHistogram> {
+        let Some((_, learned)) = &self.models[model.0 as usize].learned else { return Vec::new() };
+        (0..self.models[model.0 as usize].queues.len()).map(|application| learned.of(application)).collect()
     }
 }
 

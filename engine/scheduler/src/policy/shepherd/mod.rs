@@ -43,6 +43,10 @@ impl Policy for Shepherd {
         &["shepherd-preempt"]
     }
 
+    fn preempts(&self) -> bool {
+        true
+    }
+
     fn scheduler(&self, workload: &Workload, options: &PolicyOptions) -> Box<dyn Scheduler> {
         Box::new(FlexScheduler::new(workload, options.preempt))
     }

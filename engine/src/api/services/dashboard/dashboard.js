@@ -557,9 +557,10 @@ function drawDetail(now) {
   if (!model) return;
   by("detail-title").textContent = title(model);
   const drift = model.drift === null ? "" : `, drift ${model.drift.toFixed(2)}`;
+  const runs = model.run_time_us === null ? "" : `; requests run for ${model.run_time_us.map(ms).join(" (median) to ")} (99th percentile)`;
   by("detail-note").classList.toggle("high", model.drift > LARGE_DRIFT);
   const batches = model.max_batch ? `, batches up to ${model.max_batch}, ${model.platform}; ${short(model.batches)} batches so far` : "; a query: its batches are those of its models";
-  by("detail-note").textContent = `SLO ${ms(model.slo_us)}${batches}${drift}`;
+  by("detail-note").textContent = `SLO ${ms(model.slo_us)}${batches}${drift}${runs}`;
   const recent = before(RECENT_S);
   drawLatency(model, list(recent, model, "of_slo"));
   drawSizes(now, list(recent, model, "sizes"));
