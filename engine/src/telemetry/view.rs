@@ -4,10 +4,10 @@
 
 use super::history::HISTORY_MODELS;
 use super::memory_view::{self, LANES, PagesView};
-use super::metrics::{ModelRequests, STAGES};
+use super::metrics::STAGES;
 use super::outcome::InferOutcome;
 use super::registry::Telemetry;
-use crate::runtime::counters::executions::{GpuExecutions, ModelExecutions};
+use crate::runtime::counters::executions::GpuExecutions;
 use crate::runtime::frontend::{ModelInfo, ServedQuery};
 use crate::runtime::links::LinkView;
 use serde::Serialize;
@@ -280,18 +280,16 @@ fn models<'a>(
     let of = |model: &ModelId| {
         let query = || queries.iter().map(|query| &query.info).find(|query| query.id == *model);
         let model = table.get(model.0 as usize).or_else(query)?;
-        let requests = telemetry.requests(model.id).unwrap_or_default();
-        let ran = telemetry.counters().executions().of_model(model.id);
-        let learned = telemetry.run_times(model.id);
-        let us = |share| learned.as_ref().map(|of| (of.quantile(share) * 1e3) as u64);
-        let run_time_us = us(0.5).zip(us(0.99)).map(<[u64; 2]>::from);
-        let drift = telemetry.profile_drift(model.id);
-        Some(ModelView { drift, run_time_us, ..of_model(model, &requests, &ran) })
+        Some(of_model(telemetry, model))
     };
     (asked_for[..shown].iter().filter_map(of).collect(), asked_for.len() - shown)
 }
 
-fn of_model<'a>(model: &'a ModelInfo, requests: &ModelRequests, ran: &ModelExecutions) -> ModelView<'a> {
+fn of_model<'a>(telemetry: &Telemetry, model: &'a ModelInfo) -> ModelView<'a> {
+    let requests = telemetry.requests(model.id).unwrap_or_default();
+    let ran = telemetry.counters().executions().of_model(model.id);
+    let learned = telemetry.run_times(model.id);
+    let us = |share| learned.as_ref().map(|of| (of.quantile(share) * 1e3) as u64);
     ModelView {
         id: model.id.0,
         name: model.label(),
@@ -310,8 +308,8 @@ fn of_model<'a>(model: &'a ModelInfo, requests: &ModelRequests, ran: &ModelExecu
         busy_us: ran.busy.0 / 1_000,
         cancelled_batches: ran.cancelled_batches,
         sizes: ran.sizes,
-        drift: None,
-        run_time_us: None,
+        drift: telemetry.profile_drift(model.id),
+        run_time_us: us(0.5).zip(us(0.99)).map(<[u64; 2]>::from),
     }
 }
 

@@ -28,6 +28,11 @@ pub(super) struct Findings {
 }
 
 impl Findings {
+    /// Returns the most rows in a batch of any model.
+    pub(super) fn largest_batch(&self) -> usize {
+        self.profiles.iter().map(Profile::max_batch).max().unwrap_or(1)
+    }
+
     /// Returns the slots of size classes that are not kept.
     pub(super) fn merged(&self) -> Vec<usize> {
         let of_config = self.models.iter().take(self.profiles.len()).enumerate();

@@ -55,7 +55,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use sub_clusters::BackendSpec;
 use symphony_gpu::{EmulatedExecutor, Executor};
 use symphony_scheduler::limits;
-use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 use symphony_transport::message::BatchHeader;
 use symphony_transport::ring::Consumer;
@@ -324,7 +323,7 @@ impl EngineBuilder {
     ) -> Result<[Vec<(Placement, Member)>; 2], StartError> {
         let (mut models, mut ranks) = (Vec::new(), Vec::new());
         if let Some(policy) = self.config.whole_policy() {
-            let thread = self.policy_thread(policy, findings, rings, aids.profiles)?;
+            let thread = self.policy_thread(policy, findings, rings, aids.profiles);
             models.push((self.layout.models[0], self.member("policy".to_owned(), thread)));
             return Ok([models, ranks]);
         }
@@ -456,8 +455,7 @@ impl EngineBuilder {
         peers: Vec<FrontendPeer>,
         counters: Counters,
     ) -> EngineRings {
-        let batch = findings.profiles.iter().map(Profile::max_batch).max().unwrap_or(1);
-        let batch = if self.changes_later() { limits::MAX_BATCH } else { batch };
+        let batch = if self.changes_later() { limits::MAX_BATCH } else { findings.largest_batch() };
         let plan = RingPlan {
             model_threads: self.model_threads(),
             rank_threads: self.layout.ranks.len().max(1),

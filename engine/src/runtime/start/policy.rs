@@ -8,7 +8,6 @@
 //! rest from batches.
 
 use super::builder::EngineBuilder;
-use super::error::StartError;
 use super::findings::Findings;
 use super::rings::{EngineRings, ModelThreadRings};
 use super::sub_clusters::SubClusterSpec;
@@ -37,15 +36,13 @@ const LEAST_MS: f64 = 1e-3;
 
 impl EngineBuilder {
     /// Makes the thread of a policy that schedules as a whole.
-    ///
-    /// Errors: [`StartError`].
     pub(super) fn policy_thread(
         &self,
         policy: &dyn Policy,
         findings: &Findings,
         rings: &mut EngineRings,
         earlier: &ProfileKeeper,
-    ) -> Result<PolicyThread<Consumer<Request>, CheckedCompletions, RingOutlets>, StartError> {
+    ) -> PolicyThread<Consumer<Request>, CheckedCompletions, RingOutlets> {
         let models = &findings.models;
         let queue_ids = self.queue_ids();
         let cluster_of = self.sub_clusters.index_on_rank();
@@ -76,16 +73,15 @@ impl EngineBuilder {
             }
             clusters.push(self.policy_cluster(policy, findings, group, (&grouped, earlier)));
         }
-        let largest_batch = findings.profiles.iter().map(Profile::max_batch).max().unwrap_or(1);
         let ModelThreadRings { requests, frames, answers, .. } = rings.model_thread(0);
         let (_, completions) = rings.rank_thread(0);
         let outlets = RingOutlets {
             backends: frames,
             gpu_backends: Arc::clone(&rings.gpu_backends),
             frontends: answers,
-            largest_batch_frames: BatchHeader::frames(largest_batch),
+            largest_batch_frames: BatchHeader::frames(findings.largest_batch()),
         };
-        Ok(PolicyThread {
+        PolicyThread {
             clusters,
             queues: queue_ids.each(&of_slots).to_vec(),
             cluster_of,
@@ -94,7 +90,7 @@ impl EngineBuilder {
             outbox: PolicyOutbox::new(outlets),
             counting: PolicyCounting { models: rings.counters.of_models(0), rank: rings.counters.of_rank(0) },
             learned: (Arc::clone(rings.counters.run_times()), Nanos::ZERO),
-        })
+        }
     }
 
     /// Makes a sub-cluster of these models, each with the classes of its applications, of which an
