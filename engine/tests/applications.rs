@@ -97,21 +97,16 @@ impl Exits<'_> {
     }
 }
 
-/// Returns the median among the quantiles of a metric of an application.
-fn quantile(server: &ServerProcess, name: &str, application: &str) -> Option<f64> {
+/// Returns the value of a metric of an application, with these other labels.
+fn metric(server: &ServerProcess, name: &str, application: &str, labels: &[&str]) -> Option<f64> {
     let headers = "Authorization: Bearer token-of-prometheus\r\n";
     let (_, _, metrics) = request(server.address(), ("GET", "/metrics"), headers, "").unwrap();
-    let mut of_name = metrics.lines().filter(|line| line.starts_with(name));
-    let has = |line: &&str| line.contains(&format!("\"{application}\"")) && line.contains("quantile=\"0.5\"");
-    of_name.find(has).and_then(|line| line.rsplit(' ').next()?.parse().ok())
-}
-
-/// Returns the value of a metric of an application.
-fn metric(server: &ServerProcess, name: &str, application: &str) -> Option<f64> {
-    let headers = "Authorization: Bearer token-of-prometheus\r\n";
-    let (_, _, metrics) = request(server.address(), ("GET", "/metrics"), headers, "").unwrap();
-    let sample = format!("{name}{{model=\"exits\",version=\"1\",application=\"{application}\"}} ");
-    metrics.lines().find_map(|line| line.strip_prefix(&sample)?.parse().ok())
+    let of_name = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with('{'));
+    let has = |line: &&str| {
+        let label = format!("application=\"{application}\"");
+        labels.iter().chain(&[&*label]).all(|label| line.contains(label))
+    };
+    metrics.lines().filter(of_name).find(has).and_then(|line| line.rsplit(' ').next()?.parse().ok())
 }
 
 #[test]
@@ -126,7 +121,7 @@ fn a_request_is_of_the_application_that_it_names_or_its_token_or_the_first() {
     of("of-none", "X-Application: summary\r\n", json!({ "application": "chat" })).pass(4);
     of("of-summaries", "", none()).pass(5);
     of("of-summaries", "", json!({ "application": "chat" })).pass(6);
-    let rows = |application| metric(&server, "symphony_model_rows_total", application);
+    let rows = |application| metric(&server, "symphony_model_rows_total", application, &[]);
     assert_eq!((rows("chat"), rows("summary")), (Some(3.0), Some(3.0)));
     let (status, answer) = of("of-none", "", json!({ "application": "poem" })).send(1);
     assert_eq!(status, 400);
@@ -156,7 +151,7 @@ fn each_application_has_a_profile_that_follows_its_own_batches() {
         parameters: json!({ "application": application }),
     };
     let (chat, summary, began) = (of("chat"), of("summary"), Instant::now());
-    let drift = |application| metric(&server, "symphony_model_profile_drift", application);
+    let drift = |application| metric(&server, "symphony_model_profile_drift", application, &[]);
     while drift("summary").is_none_or(|drift| drift < 2.0) {
         assert!(began.elapsed() < PATIENCE, "{:?}", drift("summary"));
         chat.pass(0);
@@ -169,7 +164,7 @@ fn each_application_has_a_profile_that_follows_its_own_batches() {
     // which nothing can be learnt.
     let (again, began) = (serve(folder.path()), Instant::now());
     Exits { server: &again, client: "of-summaries", headers: "", parameters: json!({}) }.pass(0);
-    while metric(&again, "symphony_model_profile_drift", "summary").is_none_or(|drift| drift < 1.9) {
+    while metric(&again, "symphony_model_profile_drift", "summary", &[]).is_none_or(|drift| drift < 1.9) {
         assert!(began.elapsed() < PATIENCE);
     }
 }
@@ -190,11 +185,11 @@ fn orloj_serves_all_applications_as_one_model_whose_requests_differ() {
             scope.spawn(move || (0..20).for_each(|_| requests.pass(layers)));
         }
     });
-    let rows = |application| metric(&server, "symphony_model_rows_total", application);
+    let rows = |application| metric(&server, "symphony_model_rows_total", application, &[]);
     assert_eq!((rows("chat"), rows("summary")), (Some(40.0), Some(20.0)));
     // It is shown once a second.
     let (began, median) = (Instant::now(), |server: &ServerProcess, application| {
-        quantile(server, "symphony_application_run_time_seconds", application)
+        metric(server, "symphony_application_run_time_seconds", application, &["quantile=\"0.5\""])
     });
     while median(&server, "summary").is_none() {
         assert!(began.elapsed() < PATIENCE);

@@ -188,6 +188,37 @@ fn slots_under_copies_that_hang_or_of_a_lost_gpu_are_set_aside() {
 }
 
 #[test]
+fn a_gpu_whose_driver_does_not_return_from_a_call_is_taken_out_and_the_other_one_serves() {
+    for (call, fault) in [("is_over", Fault::Hang), ("launch_graph", Fault::Block), ("copy_in", Fault::Block)]
+    {
+        let (driver, engine, mut frontend) = start_linear(2);
+        ask_until(&mut frontend, "a request is good", |outcome| outcome == Outcome::Good);
+        driver.plan_fault(0, call, 0, fault);
+        let lost = || engine.gpu_memory().pages()[0].lost.clone();
+        let began = Instant::now();
+        while lost().is_none() {
+            assert!(began.elapsed() < PATIENCE, "{call}: the first GPU is not taken out");
+            ask(&mut frontend, 8);
+        }
+        assert_eq!(lost().as_deref(), Some("a call of its driver has not returned after 0.5 s"));
+        ask_until(&mut frontend, "a request is good on the other GPU", |outcome| outcome == Outcome::Good);
+        let launches = driver.calls(0).get("launch_graph").copied();
+        (0..10).for_each(|_| drop(ask(&mut frontend, 4)));
+        assert_eq!(driver.calls(0).get("launch_graph").copied(), launches, "{call}: it gets a batch");
+        assert!(engine.fault().is_none(), "the engine goes on");
+        // Nobody waits for its thread, which ends once the call returns.
+        engine.stop();
+        drop(frontend);
+        driver.resume(0);
+        let began = Instant::now();
+        while !driver.live(1).is_empty() {
+            assert!(began.elapsed() < PATIENCE, "{:?} are left on the sound GPU", driver.live(1));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
 fn the_only_gpu_lost_leaves_no_request_unanswered() {
     let (driver, engine, mut frontend) = start_linear(1);
     ask_until(&mut frontend, "a request is good", |outcome| outcome == Outcome::Good);

@@ -155,7 +155,8 @@ fn assert_all_agree(paths: &[PathBuf], sizes: &DimensionSizes) {
 #[test]
 fn exported_networks_agree_with_the_python_package_alone_and_in_a_batch() {
     let folder = exported_models();
-    let paths = ["encoder", "speech", "vision"].map(|name| folder.join(name).with_extension("onnx"));
+    let paths =
+        ["encoder", "speech", "vision", "detector"].map(|name| folder.join(name).with_extension("onnx"));
     assert_all_agree(&paths, &DimensionSizes::new());
 }
 

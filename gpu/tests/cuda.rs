@@ -75,6 +75,7 @@ fn networks_give_on_a_gpu_what_the_interpreter_gives() {
         light.join("light_densenet121.onnx"),
         light.join("light_shufflenet.onnx"),
         exported.join("vision.onnx"),
+        exported.join("detector.onnx"),
         exported.join("encoder.onnx"),
     ] {
         for precision in PlanPrecision::ALL {

@@ -112,6 +112,7 @@ fn networks_give_by_libraries_what_the_interpreter_gives() {
         light.join("light_squeezenet.onnx"),
         light.join("light_shufflenet.onnx"),
         exported.join("vision.onnx"),
+        exported.join("detector.onnx"),
         exported.join("encoder.onnx"),
     ] {
         for precision in [PlanPrecision::Fp32, PlanPrecision::Fp16] {

@@ -230,6 +230,7 @@ fn networks_give_by_the_kernels_what_the_interpreter_gives() {
     let program = compile();
     for (name, precision) in [
         ("vision", PlanPrecision::Fp16),
+        ("detector", PlanPrecision::Fp16),
         ("encoder", PlanPrecision::Bf16),
         ("speech", PlanPrecision::Fp16),
         ("speech", PlanPrecision::Fp32),

@@ -8,6 +8,9 @@ Usage: make_exported_models.py FOLDER [--dynamic]. The batch is dynamic in all o
 - speech.onnx: sound of several channels, which are added up, and its length, a single element of each
   row; the logarithms of the letters' probabilities for each step, and the number of steps. Steps beyond
   the length are masked.
+- detector.onnx, like EfficientNet with SSD's heads: an image; blocks that widen, convolve each channel by
+  itself, squeeze and excite; of two sizes of cells, the boxes of each, and its classes' probabilities; and a
+  mask of the image, by transposed convolutions.
 - text.onnx: two texts; both in one, and which of them is a word of small letters.
 
 The encoder's sequence, and the speech model's channels and samples, are fixed to SIZES; with --dynamic
@@ -35,6 +38,7 @@ CLASSES = 10
 LETTERS = 29
 PATCH = 8
 IMAGE = 32
+ANCHORS = 3
 SIZES = {"sequence": 32, "channels": 2, "samples": 256}
 
 
@@ -73,6 +77,37 @@ class Graph:
     def gelu(self, x):
         erf = self.node("Erf", self.node("Div", x, self.constant(2**0.5)))
         return self.node("Mul", self.node("Mul", x, self.node("Add", erf, self.constant(1))), self.constant(0.5))
+
+    def conv(self, x, inputs, outputs, size=1, stride=1, groups=1):
+        kernel = self.weights(outputs, inputs // groups, size, size)
+        edge = [(size - 1) // 2] * 4
+        return self.node("Conv", x, kernel, kernel_shape=[size] * 2, strides=[stride] * 2, pads=edge, group=groups)
+
+    def batch_norm(self, x, channels):
+        positive = self.random.uniform(0.5, 1.5, (2, channels))
+        shift, mean = self.random.normal(0, 0.1, (2, channels))
+        parts = map(self.constant, (positive[0], shift, mean, positive[1]))
+        return self.node("BatchNormalization", x, *parts, epsilon=1e-3)
+
+    def swish(self, x):
+        return self.node("Mul", x, self.node("Sigmoid", x))
+
+    def inverted_bottleneck(self, x, channels, stride):
+        """Widens, convolves each channel by itself, squeezes and excites, and narrows; twice the channels
+        where there is a stride, and a way past it where there is none."""
+        wide, out = 4 * channels, channels * stride
+        inner = self.swish(self.batch_norm(self.conv(x, channels, wide), wide))
+        inner = self.conv(inner, wide, wide, size=5, stride=stride, groups=wide)
+        inner = self.swish(self.batch_norm(inner, wide))
+        squeezed = self.swish(self.conv(self.node("GlobalAveragePool", inner), wide, channels))
+        inner = self.node("Mul", inner, self.node("Sigmoid", self.conv(squeezed, channels, wide)))
+        inner = self.batch_norm(self.conv(inner, wide, out), out)
+        return self.node("Add", inner, x) if stride == 1 else inner
+
+    def cells(self, x, channels, of_each):
+        """Returns a head: so many values of each anchor of each cell, in a row of the cells."""
+        found = self.conv(x, channels, ANCHORS * of_each, size=3)
+        return self.node("Reshape", self.node("Transpose", found, perm=[0, 2, 3, 1]), self.whole([0, -1, of_each]))
 
     def heads(self, x, order):
         split = self.node("Reshape", self.linear(x, HIDDEN, HIDDEN), self.whole([0, 0, HEADS, HIDDEN // HEADS]))
@@ -140,6 +175,28 @@ def vision(_):
     return g.model(inputs, [("logits", TensorProto.FLOAT, ["batch", CLASSES])])
 
 
+def detector(_):
+    g, channels = Graph(), 8
+    x = g.swish(g.batch_norm(g.conv("image", 3, channels, size=3, stride=2), channels))
+    x = g.inverted_bottleneck(x, channels, stride=1)
+    fine = g.inverted_bottleneck(x, channels, stride=2)
+    coarse = g.inverted_bottleneck(fine, 2 * channels, stride=2)
+    sizes = [(fine, 2 * channels), (coarse, 4 * channels)]
+    g.node("Concat", *[g.cells(x, channels, 4) for x, channels in sizes], axis=1, name="boxes")
+    classes = g.node("Concat", *[g.cells(x, channels, CLASSES) for x, channels in sizes], axis=1)
+    g.node("Softmax", classes, axis=-1, name="scores")
+    wider = {"strides": [2, 2], "dilations": [1, 1]}
+    mask = g.node("ConvTranspose", fine, g.weights(2 * channels, channels, 2, 2), pads=[0] * 4, **wider)
+    mask = g.swish(g.batch_norm(mask, channels))
+    last = {"pads": [1] * 4, "output_padding": [1, 1], **wider}
+    mask = g.node("ConvTranspose", mask, g.weights(channels, 1, 3, 3), g.constant([0.1]), **last)
+    g.node("Sigmoid", mask, name="mask")
+    cells = ANCHORS * ((IMAGE // 4) ** 2 + (IMAGE // 8) ** 2)
+    shapes = {"boxes": [cells, 4], "scores": [cells, CLASSES], "mask": [1, IMAGE, IMAGE]}
+    outputs = [(name, TensorProto.FLOAT, ["batch", *shape]) for name, shape in shapes.items()]
+    return g.model([("image", TensorProto.FLOAT, ["batch", 3, IMAGE, IMAGE])], outputs)
+
+
 def speech(sizes):
     g, steps = Graph(), "steps" if isinstance(sizes["samples"], str) else sizes["samples"] // 16
     x = g.node("ReduceSum", "sound", g.whole([1]), keepdims=1)
@@ -169,13 +226,13 @@ def text(_):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Writes three small networks as exporters write them.")
+    parser = argparse.ArgumentParser(description="Writes small networks as exporters write them.")
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--dynamic", action="store_true", help="leave every size open, not the batch alone")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     sizes = {name: name for name in SIZES} if arguments.dynamic else SIZES
-    for make in (encoder, vision, speech, text):
+    for make in (encoder, vision, detector, speech, text):
         onnx.save(make(sizes), arguments.folder / f"{make.__name__}.onnx")
 
 

@@ -159,6 +159,11 @@ impl ServedGpus {
         self.table().clone()
     }
 
+    /// Returns a GPU by the engine's number of it; `None` if the process has none of that number.
+    pub(crate) fn get(&self, number: u32) -> Option<Arc<ServedGpu>> {
+        self.table().iter().find(|gpu| gpu.number == GpuId(number)).cloned()
+    }
+
     /// Returns the memory of each GPU at the moment.
     pub fn pages(&self) -> Vec<GpuPages> {
         self.gpus().iter().map(|gpu| gpu.pages()).collect()

@@ -181,7 +181,7 @@ impl FakeDevice {
             }
             (Fault::Break(error), true) => Ok((state, Course::Behind(Task::Break(error)))),
             (Fault::Hang, true) => Ok((state, Course::Behind(Task::Hang))),
-            (Fault::Hang, false) => {
+            (Fault::Block, _) | (Fault::Hang, false) => {
                 let resumed = state.resumed;
                 let going = |state: &mut State| state.resumed == resumed && !state.stopped;
                 let waited = self.shared.changed.wait_while(state, going);

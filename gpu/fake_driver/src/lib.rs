@@ -41,6 +41,8 @@ pub enum Fault {
     /// The work never ends, until [`FakeDriver::resume`]: what is behind it in its stream waits. A
     /// call without work does not return.
     Hang,
+    /// The call does not return, until [`FakeDriver::resume`]; then it goes well.
+    Block,
 }
 
 /// A driver with fake devices.

@@ -6,7 +6,7 @@
 //! | --- | --- |
 //! | `SYMPHONY_FAKE_GPUS` | how many devices there are; 1 |
 //! | `SYMPHONY_FAKE_GPU_MEMORY` | the memory of each, bytes; 8 GiB |
-//! | `SYMPHONY_FAKE_GPU_FAULTS` | `GPU:CALL:AFTER:FAULT,…`: the call of a device, by the name of the trait's method, that goes wrong after it has gone well so often; FAULT is `ecc`, `lost`, `memory`, `refused` or `hang` |
+//! | `SYMPHONY_FAKE_GPU_FAULTS` | `GPU:CALL:AFTER:FAULT,…`: the call of a device, by the name of the trait's method, that goes wrong after it has gone well so often; FAULT is `ecc`, `lost`, `memory`, `refused`, `hang` or `block` |
 
 use crate::device::FakeDevice;
 use crate::host_memory::{RegisteredPages, SharedPages};
@@ -212,6 +212,7 @@ fn plan_fault(driver: &FakeDriver, text: &str, count: u64) -> Result<(), String>
         "memory" => Fault::Refuse(driver_error(call, 2, "CUDA_ERROR_OUT_OF_MEMORY", "")),
         "refused" => Fault::Refuse(driver_error(call, 1, "CUDA_ERROR_INVALID_VALUE", "")),
         "hang" => Fault::Hang,
+        "block" => Fault::Block,
         _ => return Err(wrong()),
     };
     driver.plan_fault(gpu, call, after, fault);

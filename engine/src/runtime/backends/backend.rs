@@ -45,6 +45,7 @@ impl<E: Executor> Backend<E> {
         while let Some((job, mut work)) = self.state.as_mut()?.executor.take_work() {
             self.run(&job, &mut work)?;
             let now = self.clock.now();
+            self.lease.cycle_begins(now);
             self.state.as_mut()?.executor.end_work(work, now);
             self.finish(now);
         }
@@ -94,6 +95,7 @@ impl<E: Executor> Agent for Backend<E> {
     fn poll(&mut self, now: Nanos) -> usize {
         self.hook.iter().for_each(|hook| hook(&self.role));
         let Some(state) = &mut self.state else { return 0 };
+        self.lease.cycle_begins(now);
         state.answers.counting.cycle_begins(now);
         let mut work = self.finish(now);
         if let Some(state) = &mut self.state {
@@ -107,6 +109,7 @@ impl<E: Executor> Agent for Backend<E> {
             work += state.take_changes(now);
             state.answers.counting.cycle_ends(now, work);
         }
+        self.lease.cycle_ends();
         work
     }
 

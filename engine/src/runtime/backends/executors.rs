@@ -91,6 +91,7 @@ struct ExecutorWiring {
 /// An executor thread that loads its models, then waits for its rings.
 pub(crate) struct LoadingExecutor {
     role: String,
+    gpu: u32,
     placement: Placement,
     reports: Receiver<LoadResult>,
     wiring: Sender<ExecutorWiring>,
@@ -100,6 +101,8 @@ pub(crate) struct LoadingExecutor {
 /// A running executor, as the watchdog sees it.
 pub(crate) struct WatchedExecutor {
     pub(crate) role: String,
+    /// The engine's number of its GPU.
+    pub(crate) gpu: u32,
     placement: Placement,
     pub(crate) thread: JoinHandle<()>,
     pub(crate) lease: Arc<ExecutorLease<FileExecutor>>,
@@ -127,7 +130,7 @@ impl LoadingExecutor {
         faults: &Arc<ModelFaults>,
         merged: &[usize],
     ) -> WatchedExecutor {
-        let LoadingExecutor { role, placement, wiring, thread, .. } = self;
+        let LoadingExecutor { role, gpu, placement, wiring, thread, .. } = self;
         let (lease, faults) = (Arc::new(ExecutorLease::new()), Arc::clone(faults));
         // Sending fails only if the thread has ended, which its handle shows.
         let _ = wiring.send(ExecutorWiring {
@@ -137,7 +140,7 @@ impl LoadingExecutor {
             faults,
             merged: merged.to_vec(),
         });
-        WatchedExecutor { role, placement, thread, lease, held: None }
+        WatchedExecutor { role, gpu, placement, thread, lease, held: None }
     }
 }
 
@@ -242,7 +245,7 @@ pub(crate) fn start(
 ) -> std::io::Result<LoadingExecutor> {
     let (report, reports) = channel();
     let (wiring, wired) = channel();
-    let (role, own) = (identity.role.clone(), identity);
+    let (role, gpu, own) = (identity.role.clone(), identity.gpu, identity);
     let thread = std::thread::Builder::new().name(role.clone()).spawn(move || {
         placement.take(&own.role);
         // The whole loop runs on the compute thread: a batch then costs no hand-over between
@@ -257,7 +260,7 @@ pub(crate) fn start(
             }
         });
     })?;
-    Ok(LoadingExecutor { role, placement, reports, wiring, thread })
+    Ok(LoadingExecutor { role, gpu, placement, reports, wiring, thread })
 }
 
 fn live(

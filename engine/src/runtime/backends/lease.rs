@@ -1,8 +1,12 @@
 //! The place where an executor puts its state down while a model runs. A model is foreign code: it
 //! may run for ever, and a thread in it can't be ended. So the thread holds nothing then that
 //! others need; if it comes back too late, the watchdog has taken the state over, and it ends.
+//! A driver of GPUs is foreign code too, which is called with the state in the thread's hands: the
+//! thread notes since when it is in a duty cycle, and the watchdog gives up the GPU of one that
+//! does not end.
 //!
-//! It costs two locks that nobody contends for and four stores a batch.
+//! It costs two locks that nobody contends for and five stores a batch, and two stores a duty
+//! cycle.
 
 use super::executor_state::ExecutorState;
 use rustix::process::Pid;
@@ -21,6 +25,9 @@ pub(crate) struct ExecutorLease<E: Executor> {
     due: AtomicU64,
     /// The time from which the model that runs counts as hung; never if none runs.
     hung_at: AtomicU64,
+    /// The time at which the thread's duty cycle has begun, or gone on after a model; never while
+    /// none is under way or a model runs.
+    in_cycle_since: AtomicU64,
     /// The system's number of the thread that computes; 0 before it has begun.
     thread: AtomicI32,
 }
@@ -29,7 +36,13 @@ impl<E: Executor> ExecutorLease<E> {
     /// Makes the lease of a thread that has not begun.
     pub(crate) fn new() -> ExecutorLease<E> {
         let never = || AtomicU64::new(Nanos::MAX.0);
-        ExecutorLease { state: Mutex::new(None), due: never(), hung_at: never(), thread: AtomicI32::new(0) }
+        ExecutorLease {
+            state: Mutex::new(None),
+            due: never(),
+            hung_at: never(),
+            in_cycle_since: never(),
+            thread: AtomicI32::new(0),
+        }
     }
 
     /// Notes that the calling thread computes.
@@ -37,11 +50,31 @@ impl<E: Executor> ExecutorLease<E> {
         self.thread.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
     }
 
+    /// Notes that the thread's duty cycle begins, or goes on after a model has run.
+    #[inline]
+    pub(crate) fn cycle_begins(&self, now: Nanos) {
+        // Relaxed: it only tells the watchdog how long the thread has been at it.
+        self.in_cycle_since.store(now.0, Ordering::Relaxed);
+    }
+
+    /// Notes that the thread's duty cycle is over.
+    #[inline]
+    pub(crate) fn cycle_ends(&self) {
+        self.in_cycle_since.store(Nanos::MAX.0, Ordering::Relaxed);
+    }
+
+    /// Returns true if the thread has been in one duty cycle for longer than `patience`, besides
+    /// what a model takes.
+    pub(crate) fn is_stuck(&self, now: Nanos, patience: Nanos) -> bool {
+        now.0 > self.in_cycle_since.load(Ordering::Relaxed).saturating_add(patience.0)
+    }
+
     /// Puts the state down until [`ExecutorLease::take_back`]; from `due` on the watchdog may look
     /// at it, from `hung_at` on take it.
     pub(crate) fn put_down(&self, state: Box<ExecutorState<E>>, due: Nanos, hung_at: Nanos) {
         let mut place = self.lock();
         *place = Some(state);
+        self.cycle_ends();
         // Relaxed: the lock orders these for the watchdog, which looks again once it has it.
         self.due.store(due.0, Ordering::Relaxed);
         self.hung_at.store(hung_at.0, Ordering::Relaxed);

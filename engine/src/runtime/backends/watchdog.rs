@@ -1,11 +1,15 @@
-//! The watchdog of the CPU executors: it takes over the state of one whose model hangs or whose
-//! thread has died, answers what the thread never will, and starts another thread in its place.
-//! The old one can't be ended; it runs on at the lowest priority, without anything that others
-//! need, and ends when its model does.
+//! The watchdog of the executors of files: it takes over the state of one whose model hangs or
+//! whose thread has died, answers what the thread never will, and starts another thread in its
+//! place. The old one can't be ended; it runs on at the lowest priority, without anything that
+//! others need, and ends when its model does.
 //!
 //! The GPU of such an executor is granted to nobody meanwhile: its batch is overdue, and the
 //! completion is reported by the new thread. Batches behind one that is overdue are ended once they
 //! can't start in time any more.
+//!
+//! A GPU whose driver does not return from a call is taken out with that reason. Its thread has the
+//! state in its hands then, so nothing can be answered for it: frontends end its requests once they
+//! are overdue, and set their slots aside.
 
 use super::executor_state::ExecutorState;
 use super::executors::{ExecutorSetup, WatchedExecutor};
@@ -66,18 +70,55 @@ impl Watchdog {
             self.look(true);
         }
         let give_up_at = self.setup.clock.now() + STOP_TIMEOUT;
-        let has_ended = |of: &WatchedExecutor| of.held.is_some() || of.thread.is_finished();
-        while !self.executors.iter().all(has_ended) {
+        let leave_at = give_up_at + self.setup.config.faults.hung_after;
+        while self.executors.iter().any(|of| !self.has_ended(of)) && self.looked < leave_at {
             std::thread::sleep(Duration::from_millis(1));
             self.look(false);
             if self.looked >= give_up_at {
                 self.take_over_overdue(ANY_TIME);
             }
         }
+        for executor in &self.executors {
+            if executor.held.is_none() && !executor.thread.is_finished() {
+                self.take_out(executor, "its thread does not end");
+                tracing::error!("executor {} is left behind: its thread does not end", executor.role);
+            }
+        }
         // One that died at the last moment has left its state.
         self.look(false);
         let now = self.setup.clock.now();
         self.executors.iter_mut().filter_map(|of| of.held.as_mut()).for_each(|held| held.stop(now));
+    }
+
+    /// Returns true if nothing is to be waited for of an executor at a stop.
+    fn has_ended(&self, executor: &WatchedExecutor) -> bool {
+        executor.held.is_some() || executor.thread.is_finished() || self.is_stuck(executor)
+    }
+
+    /// Returns true if an executor's thread does not come back, with its state in its hands.
+    fn is_stuck(&self, executor: &WatchedExecutor) -> bool {
+        self.looked >= self.lenient_until
+            && executor.held.is_none()
+            && executor.lease.is_stuck(self.looked, self.setup.config.faults.hung_after)
+    }
+
+    /// Gives up the GPU of an executor, if it has one that can still be used. Returns true if so.
+    fn take_out(&self, executor: &WatchedExecutor, reason: &str) -> bool {
+        let gpu = self.setup.gpu_memory.get(executor.gpu);
+        let open = gpu.iter().map(|gpu| &gpu.device().open).find(|open| open.lost().is_none());
+        open.iter().for_each(|open| open.give_up(reason.to_owned()));
+        open.is_some()
+    }
+
+    /// Takes out the GPUs whose driver does not return from a call.
+    fn take_out_stuck(&self) {
+        let seconds = self.setup.config.faults.hung_after.as_secs_f64();
+        let reason = format!("a call of its driver has not returned after {seconds} s");
+        for executor in self.executors.iter().filter(|of| self.is_stuck(of)) {
+            if self.take_out(executor, &reason) {
+                tracing::error!("executor {} is taken out: {reason}", executor.role);
+            }
+        }
     }
 
     /// Takes over what has to be, and goes on for the executors that have no thread.
@@ -90,6 +131,7 @@ impl Watchdog {
         if now >= self.lenient_until {
             self.take_over_overdue(now);
         }
+        self.take_out_stuck();
         for at in 0..self.executors.len() {
             if replacing && self.executors[at].held.is_some() {
                 self.replace(at);

@@ -31,7 +31,7 @@ use symphony_scheduler::model::ModelQueue;
 use symphony_scheduler::profile::Profile;
 use symphony_scheduler::rank::RankState;
 use symphony_transport::Nanos;
-use symphony_transport::message::{BatchHeader, Request};
+use symphony_transport::message::Request;
 use symphony_transport::ring::Consumer;
 
 /// The composite agents of an engine: a thread each.
@@ -165,13 +165,7 @@ impl EngineBuilder {
         }
         let largest_batch = if self.changes_later() { limits::MAX_BATCH } else { 1 };
         let largest_batch = own.iter().map(|model| model.max_batch).fold(largest_batch, usize::max);
-        let ModelThreadRings { requests, links, frames, answers } = rings.model_thread(at);
-        let outlets = RingOutlets {
-            backends: frames,
-            gpu_backends: Arc::clone(&rings.gpu_backends),
-            frontends: answers,
-            largest_batch_frames: BatchHeader::frames(largest_batch),
-        };
+        let ModelThreadRings { requests, links, outlets } = rings.model_thread(at, largest_batch);
         let outbox =
             Outbox::new(at, Arc::clone(&rings.rank_of), links.messages, outlets).of_classes(queue_ids);
         let named = names.iter().zip(&queues).map(|((name, class), queue)| (&**name, *class, queue.config()));

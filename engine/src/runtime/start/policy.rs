@@ -24,7 +24,7 @@ use symphony_scheduler::profile::Profile;
 use symphony_scheduler::run_time::{Application, RunTimeEstimate, RunTimeHistogram, VaryingModel};
 use symphony_scheduler::workload::{Workload, WorkloadModel};
 use symphony_transport::Nanos;
-use symphony_transport::message::{BatchHeader, ModelId, Request};
+use symphony_transport::message::{ModelId, Request};
 use symphony_transport::ring::Consumer;
 
 /// The standard deviation of the logarithm of an application's run times, before any batch has run:
@@ -73,14 +73,8 @@ impl EngineBuilder {
             }
             clusters.push(self.policy_cluster(policy, findings, group, (&grouped, earlier)));
         }
-        let ModelThreadRings { requests, frames, answers, .. } = rings.model_thread(0);
+        let ModelThreadRings { requests, outlets, .. } = rings.model_thread(0, findings.largest_batch());
         let (_, completions) = rings.rank_thread(0);
-        let outlets = RingOutlets {
-            backends: frames,
-            gpu_backends: Arc::clone(&rings.gpu_backends),
-            frontends: answers,
-            largest_batch_frames: BatchHeader::frames(findings.largest_batch()),
-        };
         PolicyThread {
             clusters,
             queues: queue_ids.each(&of_slots).to_vec(),

@@ -8,11 +8,12 @@ use crate::runtime::counters::count::Count;
 use crate::runtime::frontend::FrontendPeer;
 use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::completions::{CheckedCompletions, NumberedCompletion};
+use crate::runtime::threads::model_thread::RingOutlets;
 use crate::runtime::threads::{ModelLinks, RankLinks, link};
 use std::ops::Range;
 use std::sync::Arc;
 use symphony_scheduler::limits;
-use symphony_transport::message::{Frame, Request, Response};
+use symphony_transport::message::{BatchHeader, Frame, Request, Response};
 use symphony_transport::ring::{Consumer, Producer, ring};
 use symphony_transport::slab::SlabView;
 
@@ -62,10 +63,8 @@ pub(crate) struct ModelThreadRings {
     pub(crate) requests: Vec<Consumer<Request>>,
     /// The links to and from each RankThread.
     pub(crate) links: ModelLinks,
-    /// The frames to each backend thread.
-    pub(crate) frames: Vec<Producer<Frame>>,
-    /// The answers to each frontend.
-    pub(crate) answers: Vec<Producer<Response>>,
+    /// The frames to each backend thread, and the answers to each frontend.
+    pub(crate) outlets: RingOutlets,
 }
 
 impl EngineRings {
@@ -151,13 +150,17 @@ impl EngineRings {
         }
     }
 
-    /// Returns the rings of a ModelThread.
-    pub(crate) fn model_thread(&mut self, at: usize) -> ModelThreadRings {
+    /// Returns the rings of a ModelThread, whose batches have at most `largest_batch` requests.
+    pub(crate) fn model_thread(&mut self, at: usize, largest_batch: usize) -> ModelThreadRings {
         ModelThreadRings {
             requests: std::mem::take(&mut self.requests_out[at]),
             links: self.model_links[at].take().expect("each ModelThread is wired once"),
-            frames: std::mem::take(&mut self.frames_in[at]),
-            answers: std::mem::take(&mut self.model_answers[at]),
+            outlets: RingOutlets {
+                backends: std::mem::take(&mut self.frames_in[at]),
+                gpu_backends: Arc::clone(&self.gpu_backends),
+                frontends: std::mem::take(&mut self.model_answers[at]),
+                largest_batch_frames: BatchHeader::frames(largest_batch),
+            },
         }
     }
 

@@ -266,9 +266,10 @@ impl EngineBuilder {
             let backend = self.emulated_backend(spec, &findings.models, ends, None, &model_faults, emulate);
             emulated.push((placement, self.member(spec.role(), backend)));
         }
+        let to_backends = rings.model_thread(0, findings.largest_batch()).outlets;
         let hosted = HostedRings {
-            batches: rings.model_thread(0).frames,
-            gpu_backends: Arc::clone(&rings.gpu_backends),
+            batches: to_backends.backends,
+            gpu_backends: to_backends.gpu_backends,
             // The first is a ModelThread's, of which there is none.
             responses: responses.into_iter().skip(1).collect(),
             completions: rings.rank_thread(0).1,

@@ -4,8 +4,8 @@
 //!
 //! ```text
 //! frontends ──Request──▶ HeldRequests ──▶ Scheduler of the sub-cluster ◀──Completion── backends
-//!     ▲                       │ run: leave, by number        │ batches beyond a GPU's limit
-//!     └──── drops ────────────┴──────────────────────────────┴──▶ unsent ──▶ backends
+//!     ▲                       │ run: leave, by number
+//!     └──── drops ────────────┴──▶ batches of each GPU ── once a cycle ──▶ backends
 //! ```
 //!
 //! A policy sees requests as the simulator has them: each row by itself, with a number of its own,
@@ -60,9 +60,16 @@ pub(crate) struct PolicyCluster {
     scheduler: Box<dyn Scheduler>,
     pub(crate) models: Vec<PolicyModel>,
     first_gpu: u32,
-    /// The batches of each GPU that have not completed, as the policy numbered them, the first one
-    /// first.
-    running: Vec<VecDeque<BatchHeader>>,
+    gpus: Vec<PolicyGpu>,
+}
+
+/// The batches that a policy has given to a GPU and that have not completed, in their order.
+#[derive(Default)]
+struct PolicyGpu {
+    /// All of them, as the policy numbered them.
+    given: VecDeque<BatchHeader>,
+    /// The last ones, which have not been sent, as backends are to have them.
+    unsent: VecDeque<(BatchHeader, Vec<Request>)>,
 }
 
 impl PolicyCluster {
@@ -73,13 +80,15 @@ impl PolicyCluster {
         first_gpu: u32,
         gpus: usize,
     ) -> PolicyCluster {
-        PolicyCluster { scheduler, models, first_gpu, running: vec![VecDeque::new(); gpus] }
+        let gpus = (0..gpus).map(|_| PolicyGpu::default()).collect();
+        PolicyCluster { scheduler, models, first_gpu, gpus }
     }
 }
 
 /// The agent of a PolicyThread. See the module's description.
 ///
-/// One duty cycle takes completions, timers that are due, and requests, in this order.
+/// One duty cycle takes completions, timers that are due, and requests, in this order, and then
+/// sends batches.
 pub(crate) struct PolicyThread<I, C, O> {
     pub(crate) clusters: Vec<PolicyCluster>,
     /// What each queue of the engine is for its policy; `None` of a vacant slot.
@@ -106,22 +115,16 @@ pub(crate) struct PolicyCounting {
 pub(crate) struct PolicyOutbox<O> {
     outlets: O,
     held: HeldRequests,
-    unsent: VecDeque<UnsentBatch>,
+    /// The GPUs with batches that have not been sent, each once: the indices of the sub-cluster,
+    /// and of the GPU there.
+    waiting: Vec<(usize, usize)>,
     next_batch: u64,
-}
-
-/// A batch that its GPU, or the ring to its backend, has no room for yet.
-struct UnsentBatch {
-    batch: BatchHeader,
-    requests: Vec<Request>,
-    /// The indices of its sub-cluster, and of its GPU there.
-    place: (usize, usize),
 }
 
 impl<O: Outlets> PolicyOutbox<O> {
     /// Makes an outbox that holds nothing.
     pub(crate) fn new(outlets: O) -> PolicyOutbox<O> {
-        PolicyOutbox { outlets, held: HeldRequests::default(), unsent: VecDeque::new(), next_batch: 0 }
+        PolicyOutbox { outlets, held: HeldRequests::default(), waiting: Vec::new(), next_batch: 0 }
     }
 }
 
@@ -163,7 +166,7 @@ struct ClusterSink<'a, O> {
     cluster: usize,
     models: &'a [PolicyModel],
     first_gpu: u32,
-    running: &'a mut [VecDeque<BatchHeader>],
+    gpus: &'a mut [PolicyGpu],
     outbox: &'a mut PolicyOutbox<O>,
     tally: &'a mut ModelTally,
 }
@@ -177,22 +180,19 @@ impl<O: Outlets> Decisions for ClusterSink<'_, O> {
         let Some(&(slot, _)) = slot.max_by_key(|(_, alone)| *alone) else { return };
         let taken: Vec<Request> = both().filter_map(|request| self.outbox.held.take(request.id)).collect();
         debug_assert_eq!(taken.len(), batch.size as usize, "a policy runs a request that it has, once");
-        let place = (self.cluster, batch.gpu.0 as usize);
         let size = taken.len() as u32;
         self.tally.batches += 1;
         self.tally.batched_requests += u64::from(size);
         let gpu = GpuId(self.first_gpu + batch.gpu.0);
         let sent = BatchHeader { batch: self.outbox.next_batch, model: slot, gpu, size, ..batch };
         self.outbox.next_batch += 1;
-        let running = &mut self.running[place.1];
-        running.push_back(batch);
-        let waits = self.outbox.unsent.iter().any(|unsent| unsent.place == place);
-        let has_room = running.len() <= limits::MAX_OUTSTANDING_BATCHES && self.outbox.outlets.has_room(gpu);
-        if !waits && has_room {
-            self.outbox.outlets.run(sent.exec_at, sent, (&taken, &[]));
-        } else {
-            self.outbox.unsent.push_back(UnsentBatch { batch: sent, requests: taken, place });
+        let at = batch.gpu.0 as usize;
+        let PolicyGpu { given, unsent } = &mut self.gpus[at];
+        if unsent.is_empty() {
+            self.outbox.waiting.push((self.cluster, at));
         }
+        given.push_back(batch);
+        unsent.push_back((sent, taken));
     }
 
     fn run_preemptible(&mut self, batch: BatchHeader, requests: (&[Request], &[Request])) {
@@ -217,9 +217,9 @@ impl<O: Outlets> Decisions for ClusterSink<'_, O> {
 impl<I: Intake, C: Completions, O: Outlets> PolicyThread<I, C, O> {
     /// Calls `act` with the scheduler of a sub-cluster and the sink of its decisions.
     fn with(&mut self, cluster: usize, act: impl FnOnce(&mut dyn Scheduler, &mut dyn Decisions)) {
-        let PolicyCluster { scheduler, models, first_gpu, running } = &mut self.clusters[cluster];
+        let PolicyCluster { scheduler, models, first_gpu, gpus } = &mut self.clusters[cluster];
         let (outbox, tally) = (&mut self.outbox, &mut self.counting.models.tally);
-        let mut sink = ClusterSink { cluster, models, first_gpu: *first_gpu, running, outbox, tally };
+        let mut sink = ClusterSink { cluster, models, first_gpu: *first_gpu, gpus, outbox, tally };
         act(&mut **scheduler, &mut sink);
     }
 
@@ -245,29 +245,26 @@ impl<I: Intake, C: Completions, O: Outlets> PolicyThread<I, C, O> {
     fn complete(&mut self, now: Nanos, completion: Completion) {
         let cluster = self.cluster_of[completion.model.0 as usize] as usize;
         let gpu = GpuId(completion.gpu.0 - self.clusters[cluster].first_gpu);
-        let Some(batch) = self.clusters[cluster].running[gpu.0 as usize].pop_front() else { return };
+        let Some(batch) = self.clusters[cluster].gpus[gpu.0 as usize].given.pop_front() else { return };
         let of_policy = Completion { batch: batch.batch, model: batch.model, gpu, ..completion };
         self.with(cluster, |scheduler, sink| scheduler.on_completion(now, of_policy, sink));
     }
 
-    /// Sends the batches that there is room for now, those of a GPU in their order.
+    /// Sends the batches that their GPUs, and the rings to their backends, have room for.
     fn send_waiting(&mut self) -> usize {
-        let before = self.outbox.unsent.len();
-        let mut blocked: Vec<(usize, usize)> = Vec::new();
-        for _ in 0..before {
-            let Some(unsent) = self.outbox.unsent.pop_front() else { break };
-            let UnsentBatch { batch, requests, place } = &unsent;
-            let others = self.outbox.unsent.iter().filter(|other| other.place == *place).count();
-            let sent = self.clusters[place.0].running[place.1].len() - others - 1;
-            let has_room = sent < limits::MAX_OUTSTANDING_BATCHES && !blocked.contains(place);
-            if has_room && self.outbox.outlets.has_room(batch.gpu) {
-                self.outbox.outlets.run(batch.exec_at, *batch, (requests, &[]));
-            } else {
-                blocked.push(*place);
-                self.outbox.unsent.push_back(unsent);
+        let PolicyThread { clusters, outbox: PolicyOutbox { outlets, waiting, .. }, .. } = self;
+        let mut sent = 0;
+        waiting.retain(|&(cluster, gpu)| {
+            let PolicyGpu { given, unsent } = &mut clusters[cluster].gpus[gpu];
+            while given.len() - unsent.len() < limits::MAX_OUTSTANDING_BATCHES
+                && let Some((batch, requests)) = unsent.pop_front_if(|(batch, _)| outlets.has_room(batch.gpu))
+            {
+                outlets.run(batch.exec_at, batch, (&requests, &[]));
+                sent += 1;
             }
-        }
-        before - self.outbox.unsent.len()
+            !unsent.is_empty()
+        });
+        sent
     }
 
     fn fire_timers(&mut self, now: Nanos) -> usize {
@@ -340,8 +337,8 @@ impl<I: Intake, C: Completions, O: Outlets> Agent for PolicyThread<I, C, O> {
         work += self.send_waiting();
         self.show_learned(now);
         if work > 0 {
-            let running = self.clusters.iter().flat_map(|cluster| &cluster.running);
-            self.counting.rank.tally.gpus_busy = running.filter(|batches| !batches.is_empty()).count() as u64;
+            let gpus = self.clusters.iter().flat_map(|cluster| &cluster.gpus);
+            self.counting.rank.tally.gpus_busy = gpus.filter(|gpu| !gpu.given.is_empty()).count() as u64;
         }
         self.counting.models.cycle_ends(now, work);
         self.counting.rank.cycle_ends(now, work);
@@ -349,7 +346,7 @@ impl<I: Intake, C: Completions, O: Outlets> Agent for PolicyThread<I, C, O> {
     }
 
     fn next_due(&self) -> Nanos {
-        if !self.outbox.unsent.is_empty() {
+        if !self.outbox.waiting.is_empty() {
             return Nanos::ZERO;
         }
         self.clusters.iter().map(|cluster| cluster.scheduler.next_timer()).min().unwrap_or(Nanos::MAX)
@@ -358,8 +355,9 @@ impl<I: Intake, C: Completions, O: Outlets> Agent for PolicyThread<I, C, O> {
     fn stop(&mut self, now: Nanos) {
         self.learned.1 = now;
         self.show_learned(now);
-        let PolicyOutbox { outlets, held, unsent, .. } = &mut self.outbox;
-        let of_batches = unsent.drain(..).flat_map(|batch| batch.requests);
+        let PolicyOutbox { outlets, held, .. } = &mut self.outbox;
+        let gpus = self.clusters.iter_mut().flat_map(|cluster| &mut cluster.gpus);
+        let of_batches = gpus.flat_map(|gpu| gpu.unsent.drain(..)).flat_map(|(_, requests)| requests);
         let mut waiting: Vec<Request> = held.drain().chain(of_batches).collect();
         // A request that is sent after this goes back to its frontend, as its ring has no reader.
         for mut requests in self.requests.drain(..) {

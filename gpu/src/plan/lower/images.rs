@@ -15,7 +15,7 @@ const FIRST: ImageLayout = ImageLayout::ChannelsFirst;
 const MAX_NORMALISED: usize = 1 << 24;
 
 /// Returns an image, or a line as an image of the height 1.
-fn as_image(node: &OnnxNode<'_>, x: &PlanValue) -> Result<PlanValue, String> {
+pub(super) fn as_image(node: &OnnxNode<'_>, x: &PlanValue) -> Result<PlanValue, String> {
     match *x.shape() {
         [n, c, w] => x.view(vec![n, c, 1, w]),
         [_, _, _, _] => Ok(x.clone()),
@@ -24,7 +24,7 @@ fn as_image(node: &OnnxNode<'_>, x: &PlanValue) -> Result<PlanValue, String> {
 }
 
 /// Returns an image as a line if `like` is one.
-fn as_before(image: &PlanValue, like: &PlanValue) -> Result<PlanValue, String> {
+pub(super) fn as_before(image: &PlanValue, like: &PlanValue) -> Result<PlanValue, String> {
     match (image.shape(), like.shape().len()) {
         (&[n, c, 1, w], 3) => image.view(vec![n, c, w]),
         _ => Ok(image.clone()),
@@ -32,7 +32,12 @@ fn as_before(image: &PlanValue, like: &PlanValue) -> Result<PlanValue, String> {
 }
 
 /// Returns an attribute of one number for each dimension of an image or a line.
-fn by_dimension(node: &OnnxNode<'_>, name: &str, rank: usize, default: usize) -> Result<[usize; 2], String> {
+pub(super) fn by_dimension(
+    node: &OnnxNode<'_>,
+    name: &str,
+    rank: usize,
+    default: usize,
+) -> Result<[usize; 2], String> {
     let Some(given) = node.wholes(name) else { return Ok([default; 2]) };
     let number = |x: i64| usize::try_from(x).map_err(|_| node.lacks(&format!("{name} is {given:?}")));
     match *given {

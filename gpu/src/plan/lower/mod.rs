@@ -16,6 +16,7 @@ mod node;
 mod operators;
 mod precision;
 mod reductions;
+mod transposed_convolution;
 
 use super::element::{PlanElement, PlanType};
 use super::program::PlanPrecision;

@@ -7,14 +7,14 @@ use super::builder::{NodeOutputs, PlanBuilder, PlanValue};
 use super::node::{OnnxNode, axis_of};
 
 /// A dense tensor on its way to a copy: what is walked through, and where its elements are.
-struct StridedWalk {
-    shape: Vec<usize>,
-    strides: Vec<i64>,
-    offset: usize,
+pub(super) struct StridedWalk {
+    pub(super) shape: Vec<usize>,
+    pub(super) strides: Vec<i64>,
+    pub(super) offset: usize,
 }
 
 impl StridedWalk {
-    fn of(x: &PlanValue) -> StridedWalk {
+    pub(super) fn of(x: &PlanValue) -> StridedWalk {
         let shape = x.shape().to_vec();
         let mut strides = vec![1; shape.len()];
         for axis in (1..shape.len()).rev() {
@@ -24,7 +24,7 @@ impl StridedWalk {
     }
 
     /// Walks through the dimensions in another order.
-    fn permuted(self, order: &[usize]) -> StridedWalk {
+    pub(super) fn permuted(self, order: &[usize]) -> StridedWalk {
         StridedWalk {
             shape: order.iter().map(|&axis| self.shape[axis]).collect(),
             strides: order.iter().map(|&axis| self.strides[axis]).collect(),
@@ -32,7 +32,7 @@ impl StridedWalk {
         }
     }
 
-    fn copy(
+    pub(super) fn copy(
         self,
         builder: &mut PlanBuilder<'_>,
         x: &PlanValue,

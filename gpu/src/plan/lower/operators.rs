@@ -2,7 +2,7 @@
 
 use super::builder::{NodeOutputs, PlanBuilder};
 use super::node::OnnxNode;
-use super::{elementwise, images, movement, reductions};
+use super::{elementwise, images, movement, reductions, transposed_convolution};
 
 /// A function that lowers a node.
 pub(super) type LowerFunction = fn(&OnnxNode<'_>, &mut PlanBuilder<'_>) -> NodeOutputs;
@@ -25,6 +25,7 @@ pub(super) fn lowering_of(operator: &str) -> Option<LowerFunction> {
         "AveragePool" | "MaxPool" => images::pool,
         "BatchNormalization" => images::batch_norm,
         "Conv" => images::convolution,
+        "ConvTranspose" => transposed_convolution::lower,
         "GlobalAveragePool" | "GlobalMaxPool" => images::global_pool,
         "InstanceNormalization" => images::instance_norm,
         "LRN" => images::local_response_norm,
