@@ -11,6 +11,7 @@ Usage: make_exported_models.py FOLDER [--dynamic]. The batch is dynamic in all o
 - detector.onnx, like EfficientNet with SSD's heads: an image; blocks that widen, convolve each channel by
   itself, squeeze and excite; of two sizes of cells, the boxes of each, and its classes' probabilities; and a
   mask of the image, by transposed convolutions.
+- rare.onnx: numbers and a mask; what operators make of them that the networks above do not have.
 - text.onnx: two texts; both in one, and which of them is a word of small letters.
 
 The encoder's sequence, and the speech model's channels and samples, are fixed to SIZES; with --dynamic
@@ -28,6 +29,8 @@ SEED = 1
 OPSET = 17
 # The first that has operators for texts.
 TEXT_OPSET = 20
+# From this one on a group's scale is that of each channel.
+RARE_OPSET = 21
 FORMAT = 8
 HIDDEN = 64
 HEADS = 4
@@ -215,6 +218,25 @@ def speech(sizes):
     return g.model(inputs, [probabilities, ("steps", TensorProto.INT64, ["batch"])])
 
 
+def rare(_):
+    g, channels = Graph(), 6
+    g.node("Mul", g.node("CumSum", "mask", g.whole(1)), "mask", name="places")
+    g.node("CumSum", "numbers", g.whole(-1), reverse=1, exclusive=1, name="behind")
+    g.node("Trilu", "numbers", g.whole(1), upper=0, name="triangle")
+    affine = [g.constant(g.random.normal(0, 1, channels)) for _ in range(2)]
+    g.node("GroupNormalization", "numbers", *affine, num_groups=3, name="groups")
+    # Infinite where the mask is 1, and no number where it is 0.
+    logarithm = g.node("Log", g.node("Sub", g.node("CastLike", "mask", "numbers"), g.constant(1)))
+    finite = g.node("Where", g.node("IsInf", logarithm, detect_positive=0), g.constant(3), logarithm)
+    g.node("Where", g.node("IsNaN", finite), g.constant(2), finite, name="finite")
+    image = [channels, 4, 4]
+    shapes = {"places": [8], "behind": image, "triangle": image, "groups": image, "finite": [8]}
+    types = {"places": TensorProto.INT64}
+    outputs = [(name, types.get(name, TensorProto.FLOAT), ["batch", *shape]) for name, shape in shapes.items()]
+    inputs = [("numbers", TensorProto.FLOAT, ["batch", *image]), ("mask", TensorProto.INT64, ["batch", 8])]
+    return g.model(inputs, outputs, RARE_OPSET)
+
+
 def text(_):
     """Two texts of each row: both in one, and which of them is a word."""
     g = Graph()
@@ -232,7 +254,7 @@ def main():
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     sizes = {name: name for name in SIZES} if arguments.dynamic else SIZES
-    for make in (encoder, vision, detector, speech, text):
+    for make in (encoder, vision, detector, speech, rare, text):
         onnx.save(make(sizes), arguments.folder / f"{make.__name__}.onnx")
 
 

@@ -1,8 +1,8 @@
 //! Lowering of operators that compute each element by itself.
 
-use super::super::element::PlanElement;
+use super::super::element::{ConstantTensor, PlanElement};
 use super::super::operation::{BinaryFunction, Operation, UnaryFunction};
-use super::builder::{NodeOutputs, PlanBuilder};
+use super::builder::{NodeOutputs, PlanBuilder, PlanValue};
 use super::node::OnnxNode;
 
 fn function(node: &OnnxNode<'_>) -> Option<UnaryFunction> {
@@ -124,6 +124,35 @@ pub(super) fn cast(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOu
         return Ok(vec![x.clone()]);
     }
     Ok(vec![builder.emit(Operation::Cast { to: element }, &[x])?])
+}
+
+pub(super) fn cast_like(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
+    let (x, to) = (node.input(0)?, node.input(1)?.of().element);
+    if x.of().element == to {
+        return Ok(vec![x.clone()]);
+    }
+    Ok(vec![builder.emit(Operation::Cast { to }, &[x])?])
+}
+
+/// Lowers IsNaN: nothing else differs from itself.
+pub(super) fn is_nan(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
+    let x = node.input(0)?;
+    let is_number = builder.emit(Operation::Binary(BinaryFunction::Equal), &[x, x])?;
+    Ok(vec![builder.emit(Operation::Unary(UnaryFunction::Not), &[&is_number])?])
+}
+
+/// Lowers IsInf, of one sign or of both.
+pub(super) fn is_infinite(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
+    let x = node.input(0)?;
+    let detects = |sign: &str| node.whole(sign, 1) == 1;
+    let (x, bound) = match (detects("detect_negative"), detects("detect_positive")) {
+        (true, true) => (builder.emit(Operation::Unary(UnaryFunction::Abs), &[x])?, f32::INFINITY),
+        (false, true) => (x.clone(), f32::INFINITY),
+        (true, false) => (x.clone(), f32::NEG_INFINITY),
+        (false, false) => return Err(node.lacks("it looks for neither sign")),
+    };
+    let bound = PlanValue::Constant(ConstantTensor::of_f32(&[], &[bound]));
+    Ok(vec![builder.emit(Operation::Binary(BinaryFunction::Equal), &[&x, &bound])?])
 }
 
 /// Lowers Clip: bounds are attributes or, in later opsets, inputs.

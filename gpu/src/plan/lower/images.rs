@@ -137,18 +137,45 @@ pub(super) fn batch_norm(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> 
 
 /// Lowers the normalisation of each channel of each row by itself.
 pub(super) fn instance_norm(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
-    let (x, scale, bias) = (node.input(0)?, node.input(1)?, node.input(2)?);
-    let [n, c, ref rest @ ..] = *x.shape() else { return Err(node.lacks("its input has no channels")) };
-    let size = rest.iter().product();
-    if size > MAX_NORMALISED {
-        return Err(node.lacks(&format!("a channel has more than {MAX_NORMALISED} elements")));
-    }
-    let ones = PlanValue::Constant(ConstantTensor::of_f32(&[size], &vec![1.0; size]));
-    let epsilon = node.float("epsilon", 1e-5);
-    let lines = x.view(vec![n, c, size])?;
-    let normal = builder.emit(Operation::LayerNorm { axis: 2, epsilon }, &[&lines, &ones])?;
-    let result = builder.emit(Operation::Affine { axis: 1 }, &[&normal, scale, bias])?;
+    let x = node.input(0)?;
+    let channels = x.shape().get(1).copied().unwrap_or(0);
+    let normal = normal_groups(node, builder, channels)?;
+    let result = builder.emit(Operation::Affine { axis: 1 }, &[&normal, node.input(1)?, node.input(2)?])?;
     Ok(vec![result.view(x.shape().to_vec())?])
+}
+
+/// Lowers the normalisation of groups of channels of each row. Scale and bias are a group's before
+/// opset 21, and a channel's from there on.
+pub(super) fn group_norm(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
+    let x = node.input(0)?;
+    let groups = usize::try_from(node.whole("num_groups", 0)).unwrap_or(0);
+    let mut normal = normal_groups(node, builder, groups)?;
+    if node.opset >= 21 {
+        normal = normal.view(x.shape().to_vec())?;
+    }
+    let result = builder.emit(Operation::Affine { axis: 1 }, &[&normal, node.input(1)?, node.input(2)?])?;
+    Ok(vec![result.view(x.shape().to_vec())?])
+}
+
+/// Returns the groups of channels of a node's input, `[N, groups, rest]`, each with the mean 0 and
+/// the variance 1.
+fn normal_groups(
+    node: &OnnxNode<'_>,
+    builder: &mut PlanBuilder<'_>,
+    groups: usize,
+) -> Result<PlanValue, String> {
+    let x = node.input(0)?;
+    let [n, c, ref rest @ ..] = *x.shape() else { return Err(node.lacks("its input has no channels")) };
+    if groups == 0 || c % groups != 0 {
+        return Err(format!("{groups} groups of channels do not fit {}", x.of()));
+    }
+    let size = rest.iter().product::<usize>() * (c / groups);
+    if size > MAX_NORMALISED {
+        return Err(node.lacks(&format!("it normalises more than {MAX_NORMALISED} elements at once")));
+    }
+    let ones = PlanValue::Constant(builder.filled(size, 1.0));
+    let epsilon = node.float("epsilon", 1e-5);
+    builder.emit(Operation::LayerNorm { axis: 2, epsilon }, &[&x.view(vec![n, groups, size])?, &ones])
 }
 
 pub(super) fn local_response_norm(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {

@@ -332,6 +332,23 @@ pub(super) fn shape(node: &OnnxNode<'_>, _: &mut PlanBuilder<'_>) -> NodeOutputs
     Ok(vec![PlanBuilder::whole_numbers(sizes.get(start..end).unwrap_or_default())])
 }
 
+/// Lowers Trilu: what lies on the other side of the diagonal is 0.
+pub(super) fn triangle(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
+    let x = node.input(0)?;
+    let [.., rows, columns] = *x.shape() else { return Err(node.lacks("its input is no matrix")) };
+    let diagonal = node.numbers_of(1)?.and_then(|numbers| numbers.first().copied()).unwrap_or(0);
+    let is_upper = node.whole("upper", 1) == 1;
+    let right_of = |row: usize, column: usize| column as i64 - row as i64;
+    let is_kept = |right: i64| if is_upper { right >= diagonal } else { right <= diagonal };
+    let kept: Vec<i64> = (0..rows)
+        .flat_map(|row| (0..columns).map(move |column| i64::from(is_kept(right_of(row, column)))))
+        .collect();
+    let kept = PlanValue::Constant(ConstantTensor::of_i64(&[rows, columns], &kept));
+    let kept = builder.emit(Operation::Cast { to: PlanElement::Bool }, &[&kept])?;
+    let zero = PlanBuilder::number(x.of().element, 0.0)?;
+    Ok(vec![builder.emit(Operation::Select, &[&kept, x, &zero])?])
+}
+
 /// Lowers ConstantOfShape to a number that is stretched.
 pub(super) fn constant_of_shape(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let sizes = node.numbers_of(0)?.ok_or("it has no shape")?;

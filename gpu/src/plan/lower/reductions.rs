@@ -1,9 +1,33 @@
 //! Lowering of sums, means and products of matrices, and of what is normalised by such.
 
 use super::super::element::{ConstantTensor, PlanElement};
-use super::super::operation::{BinaryFunction, Operation, ReduceFunction, UnaryFunction};
+use super::super::operation::{BinaryFunction, Operation, PadFill, ReduceFunction, UnaryFunction};
 use super::builder::{NodeOutputs, PlanBuilder, PlanValue};
 use super::node::{OnnxNode, axis_of};
+
+/// Lowers CumSum: in each step every element is added the one that lies 1, 2, 4 … before it, which
+/// is the sum of as many by then.
+pub(super) fn cumulative_sum(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
+    let x = node.input(0)?;
+    let rank = x.shape().len();
+    let axis = node.numbers_of(1)?.and_then(|axis| axis.first().copied()).ok_or("it has no axis")?;
+    let axis = axis_of(axis, rank)?;
+    let moved = |builder: &mut PlanBuilder<'_>, x: &PlanValue, by: usize| {
+        let (mut begins, mut ends) = (vec![0; rank], vec![0; rank]);
+        let (from, to) =
+            if node.whole("reverse", 0) == 1 { (&mut ends, &mut begins) } else { (&mut begins, &mut ends) };
+        (from[axis], to[axis]) = (by as i64, -(by as i64));
+        builder.emit(Operation::Pad { begins, ends, fill: PadFill::Constant(0.0) }, &[x])
+    };
+    let mut sum = if node.whole("exclusive", 0) == 1 { moved(builder, x, 1)? } else { x.clone() };
+    let mut by = 1;
+    while by < x.shape()[axis] {
+        let before = moved(builder, &sum, by)?;
+        sum = builder.emit(Operation::Binary(BinaryFunction::Add), &[&sum, &before])?;
+        by *= 2;
+    }
+    Ok(vec![sum])
+}
 
 pub(super) fn reduce(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let x = node.input(0)?;
