@@ -20,7 +20,7 @@ usage() {
 }
 
 pack() {
-  local root part size
+  local root size
   root=$(cd "$(dirname "$0")/.." && pwd)
   part=$(mktemp -d)
   trap 'rm -rf "$part"' EXIT

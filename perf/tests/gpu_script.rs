@@ -20,6 +20,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
+/// The programs that the script needs.
+const BINARIES: [&str; 7] = ["symphony", "loadgen", "simulate", "profile", "predictability", "gpu", "scale"];
+
 fn run(folder: &Path, out: &Path, gpus: Option<&FakeGpus>) -> Output {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("gpu.sh");
     let mut command = Command::new(script);
@@ -70,11 +73,37 @@ fn the_measurement_of_a_card_runs_whole_on_a_fake_one() {
 }
 
 #[test]
+fn the_binaries_are_packed_with_the_script_and_nothing_is_left_beside() {
+    let folder = tempfile::tempdir().unwrap();
+    let (release, aside) = (folder.path().join("release"), folder.path().join("aside"));
+    for of in [&release, &aside] {
+        std::fs::create_dir(of).unwrap();
+    }
+    for name in BINARIES {
+        std::fs::copy("/bin/true", release.join(name)).unwrap();
+    }
+    let (script, packed) =
+        (Path::new(env!("CARGO_MANIFEST_DIR")).join("gpu.sh"), folder.path().join("a.tar.xz"));
+    let mut command = Command::new(script);
+    command.arg("pack").arg(&packed).env("CARGO_TARGET_DIR", folder.path()).env("TMPDIR", &aside);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.starts_with(&format!("{}: ", packed.display())) && said.ends_with(" bytes\n"), "{said}");
+    assert_eq!(std::fs::read_dir(&aside).unwrap().count(), 0, "its own folder is removed");
+    let listed = Command::new("tar").arg("-tJf").arg(&packed).output().unwrap().stdout;
+    let listed = String::from_utf8(listed).unwrap();
+    for name in BINARIES.iter().chain(&["gpu.sh", "gpu_summary.py", "gpu_pytorch.py"]) {
+        assert!(listed.lines().any(|line| line == format!("./{name}")), "{name} is not in {listed}");
+    }
+}
+
+#[test]
 fn a_step_that_does_not_end_is_killed_and_those_without_time_are_noted_and_not_run() {
     let (folder, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     // A call to a driver that hangs hears no signal either.
     let hangs = "#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 1; done\n";
-    for name in ["symphony", "loadgen", "simulate", "profile", "predictability", "gpu", "scale"] {
+    for name in BINARIES {
         let path = folder.path().join(name);
         std::fs::write(&path, hangs).unwrap();
         std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();

@@ -191,6 +191,29 @@ fn another_load_is_looked_at_soon() {
 }
 
 #[test]
+fn where_requests_follow_answers_waiting_is_given_up_and_not_soon_tried_again() {
+    let workload = bursty(1.0, 1);
+    let (rule, slo) = (deferral("symphony").unwrap(), workload.models[0].slo);
+    let mut tuner =
+        Tuner::new(&workload, DropRule::Exchange, rule, RuleSetting::default(), Prefer::Efficiency);
+    // Two clients, each of which waits for an answer: after its run, or after all of the SLO.
+    let (mut now, mut setting, mut waits) = (Nanos::ZERO, RuleSetting::default(), Vec::new());
+    while now < Nanos::from_secs(500) {
+        while tuner.next_look() <= now {
+            setting = tuner.look(now).unwrap_or(setting);
+            if setting.patience > 1.0 {
+                waits.push(now);
+            }
+        }
+        for id in 0..2 {
+            tuner.note(&Request { id, arrival: now, deadline: now + slo, ..Request::default() });
+        }
+        now += if setting.patience > 1.0 { slo } else { workload.models[0].profile.latency(1) };
+    }
+    assert_eq!(waits.len(), 1, "{waits:?}");
+}
+
+#[test]
 fn a_look_replays_long_slos_for_longer_and_lower_classes_not_at_all() {
     let rule = deferral("symphony").unwrap();
     let tuner_of = |workload: &Workload| {

@@ -3,6 +3,7 @@
 //! variation within that time explains.
 
 use alloc::collections::VecDeque;
+use core::cmp::Ordering;
 use symphony_transport::message::Request;
 
 /// The factor by which the rate changes that makes all that was found void.
@@ -24,20 +25,21 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Adds recent requests, in the order of their arrival. Returns true if the load until then was
-    /// another one, which is then forgotten.
-    pub(super) fn add(&mut self, recent: &VecDeque<Request>) -> bool {
-        let (Some(first), Some(last)) = (recent.front(), recent.back()) else { return false };
+    /// Adds recent requests, in the order of their arrival. If the load until then was another one,
+    /// it is forgotten, and how the rate compares with its rate is returned.
+    pub(super) fn add(&mut self, recent: &VecDeque<Request>) -> Option<Ordering> {
+        let (Some(first), Some(last)) = (recent.front(), recent.back()) else { return None };
         let span = (last.arrival - first.arrival).as_secs_f64().max(1e-3);
         let rate = recent.len() as f64 / span;
         let far = rate.max(self.rate) > CHANGE * rate.min(self.rate);
         let changed = self.span > 0.0 && far && (rate - self.rate).abs() > ERRORS * error(recent, span);
+        let compared = changed.then(|| rate.total_cmp(&self.rate));
         if changed {
             *self = Load::default();
         }
         let both = self.span + span;
         *self = Load { rate: (self.rate * self.span + rate * span) / both, span: both };
-        changed
+        compared
     }
 }
 
@@ -70,17 +72,19 @@ mod tests {
     #[test]
     fn another_rate_is_another_load_and_bursts_are_not() {
         let mut load = Load::default();
-        assert!(!load.add(&VecDeque::new()));
+        assert_eq!(load.add(&VecDeque::new()), None);
         // A thousand requests per second, then 1,200, then 2,000.
-        assert!(!load.add(&bursts(1_000, 1, 1_000)));
-        assert!(!load.add(&bursts(1_000, 1, 833)));
-        assert!(load.add(&bursts(1_000, 1, 500)));
-        assert!(!load.add(&bursts(1_000, 1, 500)), "it is the load from then on");
+        assert_eq!(load.add(&bursts(1_000, 1, 1_000)), None);
+        assert_eq!(load.add(&bursts(1_000, 1, 833)), None);
+        assert_eq!(load.add(&bursts(1_000, 1, 500)), Some(Ordering::Greater));
+        assert_eq!(load.add(&bursts(1_000, 1, 500)), None, "it is the load from then on");
+        assert_eq!(load.add(&bursts(1_000, 1, 1_000)), Some(Ordering::Less));
         // Three bursts of 300 instead of two: as many as chance brings.
         let mut bursty = Load::default();
-        assert!(!bursty.add(&bursts(3_000, 300, 300_000)));
-        assert!(!bursty.add(&bursts(900, 300, 300_000)));
+        assert_eq!(bursty.add(&bursts(3_000, 300, 300_000)), None);
+        assert_eq!(bursty.add(&bursts(900, 300, 300_000)), None);
         // The same rate, evenly.
-        assert!(Load { rate: 1_000.0, span: 3.0 }.add(&bursts(900, 1, 667)));
+        let mut even = Load { rate: 1_000.0, span: 3.0 };
+        assert_eq!(even.add(&bursts(900, 1, 667)), Some(Ordering::Greater));
     }
 }

@@ -19,6 +19,7 @@ use crate::workload::Workload;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use contender::{CANDIDATES, Contender};
+use core::cmp::Ordering;
 use load::Load;
 use replay::{ReplayedRule, replay};
 use symphony_transport::Nanos;
@@ -61,6 +62,9 @@ const GAIN: f64 = 1.0;
 /// The share of the cost that is left where a setting is changed for its cost alone.
 const CHEAPER: f64 = 0.97;
 
+/// The time for which the least latency is preferred once requests have followed answers.
+const FOLLOWED: Nanos = Nanos::from_secs(600);
+
 /// The tuner of a pool. See the module's description.
 ///
 /// It is told of arrivals by [`Tuner::note`], and asked by [`Tuner::look`] at [`Tuner::next_look`].
@@ -81,6 +85,10 @@ pub struct Tuner {
     charges: Vec<f64>,
     contenders: Vec<Contender>,
     current: RuleSetting,
+    /// True if the last look has changed the setting.
+    has_changed: bool,
+    /// The time until which clients count as ones that wait for an answer before they ask again.
+    follows_until: Nanos,
 }
 
 impl Tuner {
@@ -113,6 +121,8 @@ impl Tuner {
             charges: prior::charges(workload, drop, deferral, &CANDIDATES),
             contenders: Vec::new(),
             current: setting,
+            has_changed: false,
+            follows_until: Nanos::ZERO,
         };
         tuner.begin();
         tuner
@@ -171,18 +181,24 @@ impl Tuner {
     /// Looks at what has come since the last look, and forgets it. Returns another setting if one
     /// is better.
     pub fn look(&mut self, now: Nanos) -> Option<RuleSetting> {
-        if self.load.add(&self.recent) {
+        let change = self.load.add(&self.recent);
+        if change.is_some() {
             self.begin();
+        }
+        if change == Some(Ordering::Less) && self.has_changed {
+            self.follows_until = now + FOLLOWED;
         }
         self.last_look = now;
         self.pause = Nanos(self.pause.0 * 2).min(PAUSES[1]);
         let before = self.current;
         if self.is_long_enough() {
             self.replay_all();
-            self.current = self.best();
+            let follows = now < self.follows_until;
+            self.current = self.best(if follows { Prefer::Latency } else { self.prefer });
         }
         self.recent.clear();
-        (self.current != before).then_some(self.current)
+        self.has_changed = self.current != before;
+        self.has_changed.then_some(self.current)
     }
 
     /// Returns true if the requests came in a time that shows what the pool would do.
@@ -220,16 +236,16 @@ impl Tuner {
 
     /// Returns the setting to go on with: of those under which as few are bad as under the best,
     /// but for noise, the one that costs least; the current one, unless that gains something.
-    fn best(&self) -> RuleSetting {
+    fn best(&self, prefer: Prefer) -> RuleSetting {
         let least = self.contenders.iter().map(Contender::badness).fold(f64::INFINITY, f64::min);
         let as_good = self.contenders.iter().filter(|one| one.badness() <= least + SAME);
-        let best = as_good.min_by(|a, b| a.cost(self.prefer).total_cmp(&b.cost(self.prefer)));
+        let best = as_good.min_by(|a, b| a.cost(prefer).total_cmp(&b.cost(prefer)));
         let current = self.contenders.iter().find(|one| one.setting == self.current);
         let (Some(best), Some(current)) = (best, current) else { return self.current };
         let gain = current.badness() - best.badness();
         let saves = gain > SAME / 2.0 && best.surely_saves(current) >= GAIN;
         let is_safe = gain >= 0.0 || best.badness() <= HEADROOM;
-        let is_cheaper = best.cost(self.prefer) < CHEAPER * current.cost(self.prefer);
+        let is_cheaper = best.cost(prefer) < CHEAPER * current.cost(prefer);
         if saves || (is_safe && is_cheaper) { best.setting } else { self.current }
     }
 }
