@@ -5,11 +5,13 @@
 use alloc::string::String;
 use core::fmt;
 use core::str::FromStr;
+use symphony_transport::Nanos;
 
 /// The constants of the default rule that depend on the workload. Each is at least 0 and may be
 /// infinite; none is ever not a number.
 ///
-/// Its text is `PRICE/PATIENCE/LEAD`, as in `1/1/1`, with `/spread` behind it if `spread`.
+/// Its text is `PRICE/PATIENCE/LEAD`, as in `1/1/1`, with `/spread` behind it if `spread`, and
+/// `/reserve=MS` behind that, in milliseconds, if there is one.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RuleSetting {
     /// The price of GPU time where requests are dropped, in parts of what the GPUs earn when they
@@ -24,27 +26,40 @@ pub struct RuleSetting {
     /// A batch that starts before its frontrun may have any GPU, and not only those that the load
     /// needs.
     pub spread: bool,
+    /// A batch that takes longer than this does not take the last GPU that is free within this
+    /// time: it is left to those that can't wait for another. [`Nanos::MAX`] for none.
+    pub reserve: Nanos,
 }
 
 impl Eq for RuleSetting {}
 
 impl Default for RuleSetting {
     fn default() -> RuleSetting {
-        RuleSetting { price: 1.0, patience: 1.0, lead: 1.0, spread: false }
+        RuleSetting { price: 1.0, patience: 1.0, lead: 1.0, spread: false, reserve: Nanos::MAX }
     }
 }
+
+/// What stands before the reserve in a setting's text.
+const RESERVE: &str = "/reserve=";
 
 impl fmt::Display for RuleSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}/{}", self.price, self.patience, self.lead)?;
-        if self.spread { f.write_str("/spread") } else { Ok(()) }
+        if self.spread {
+            f.write_str("/spread")?;
+        }
+        match self.reserve {
+            Nanos::MAX => Ok(()),
+            Nanos(reserve) => write!(f, "{RESERVE}{}", reserve as f64 / 1e6),
+        }
     }
 }
 
 /// The reason why a text is no [`RuleSetting`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "{0:?} is no setting: give PRICE/PATIENCE/LEAD, each from 0 to inf, and /spread or nothing behind it"
+    "{0:?} is no setting: give PRICE/PATIENCE/LEAD, each from 0 to inf, with /spread, /reserve=MS, both in \
+     this order or nothing behind it"
 )]
 pub struct NoRuleSetting(String);
 
@@ -52,10 +67,13 @@ impl FromStr for RuleSetting {
     type Err = NoRuleSetting;
 
     fn from_str(text: &str) -> Result<RuleSetting, NoRuleSetting> {
-        let (numbers, spread) = text.strip_suffix("/spread").map_or((text, false), |numbers| (numbers, true));
+        let (rule, reserve) = text.split_once(RESERVE).map_or((text, None), |(rule, ms)| (rule, Some(ms)));
+        let (numbers, spread) = rule.strip_suffix("/spread").map_or((rule, false), |numbers| (numbers, true));
+        let in_ms = |ms: &str| ms.parse().ok().filter(|ms: &f64| *ms >= 0.0).map(Nanos::from_millis_f64);
+        let reserve = reserve.map_or(Some(Nanos::MAX), in_ms).ok_or_else(|| NoRuleSetting(text.into()))?;
         let mut parts = numbers.split('/').map(|part| part.parse().ok().filter(|part: &f32| *part >= 0.0));
         let mut next = || parts.next().flatten().ok_or_else(|| NoRuleSetting(text.into()));
-        let setting = RuleSetting { price: next()?, patience: next()?, lead: next()?, spread };
+        let setting = RuleSetting { price: next()?, patience: next()?, lead: next()?, spread, reserve };
         if parts.next().is_some() { Err(NoRuleSetting(text.into())) } else { Ok(setting) }
     }
 }
@@ -95,10 +113,27 @@ mod tests {
 
     #[test]
     fn a_setting_is_read_as_it_is_printed() {
-        for text in ["1/1/1", "0/inf/0.25", "inf/0/0/spread", "0.5/2/10"] {
+        for text in [
+            "1/1/1",
+            "0/inf/0.25",
+            "inf/0/0/spread",
+            "0.5/2/10",
+            "0/3/1/reserve=5.25",
+            "0/0/0/spread/reserve=0.000001",
+        ] {
             assert_eq!(text.parse::<RuleSetting>().unwrap().to_string(), text);
         }
-        for text in ["", "1/1", "1/1/1/1", "-1/0/0", "nan/1/1", "1/1/1/spread/spread", "a/1/1"] {
+        for text in [
+            "",
+            "1/1",
+            "1/1/1/1",
+            "-1/0/0",
+            "nan/1/1",
+            "1/1/1/spread/spread",
+            "a/1/1",
+            "1/1/1/reserve=",
+            "1/1/1/reserve=-1",
+        ] {
             assert_eq!(text.parse::<RuleSetting>(), Err(NoRuleSetting(text.into())));
         }
     }

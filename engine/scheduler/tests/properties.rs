@@ -167,8 +167,10 @@ fn options() -> impl Strategy<Value = PolicyOptions> {
     let ms = |range| prop::option::of(range).prop_map(|ms: Option<f64>| ms.map(Nanos::from_millis_f64));
     let triton = (ms(0.0..20.0), prop::collection::btree_set(1usize..40, 0..4), ms(0.1..40.0));
     let factor = || prop_oneof![Just(0.0f32), 0.1f32..10.0, Just(f32::INFINITY)];
-    let setting = (factor(), factor(), factor(), any::<bool>())
-        .prop_map(|(price, patience, lead, spread)| RuleSetting { price, patience, lead, spread });
+    let reserve = || ms(0.0..50.0).prop_map(|ms| ms.unwrap_or(Nanos::MAX));
+    let setting = (factor(), factor(), factor(), any::<bool>(), reserve()).prop_map(
+        |(price, patience, lead, spread, reserve)| RuleSetting { price, patience, lead, spread, reserve },
+    );
     let tuning = prop::option::of(prop::sample::select(Prefer::ALL.map(|prefer| prefer.0).to_vec()));
     let preempt = prop_oneof![1.0f64..5.0, Just(f64::INFINITY)];
     ((drop, setting, tuning), when, 1usize..5, preempt, clockwork, triton).prop_map(

@@ -66,8 +66,9 @@ impl Record {
             Some(Kind::Cycle) if a >> 56 == 0 => Words::One([a & mask(16) | kind | a >> 16 << 24]),
             Some(Kind::Timer | Kind::Came | Kind::Withdraw | Kind::Match | Kind::End) => Words::One([head]),
             Some(Kind::Ready | Kind::Early) => {
+                // Mostly it may have any GPU, which is zero.
                 let latest = near(a, now);
-                if latest >> 32 | model >> 16 != 0 {
+                if latest >> 32 | model >> 16 | c != 0 {
                     return self.in_full();
                 }
                 Words::Two([with_upper(latest), b])
@@ -203,7 +204,10 @@ mod tests {
                     Kind::Timer | Kind::Came | Kind::Withdraw | Kind::Match | Kind::End => {
                         Record::with(kind, flag, small, model, [0; 3])
                     }
-                    Kind::Ready | Kind::Early => Record::with(kind, flag, 0, model, [a, b, 0]),
+                    Kind::Ready | Kind::Early => {
+                        let leaves = if c % 2 == 0 { 0 } else { c };
+                        Record::with(kind, flag, 0, model, [a, b, leaves])
+                    }
                     Kind::Grant | Kind::Granted => {
                         let until = if c % 2 == 0 { u64::MAX } else { c };
                         Record::with(kind, flag, 0, model, [a % wide, b, until])

@@ -338,13 +338,13 @@ impl Record {
 
     #[inline]
     fn setting(kind: Kind, queue: QueueId, setting: RuleSetting) -> Record {
-        let RuleSetting { price, patience, lead, spread } = setting;
+        let RuleSetting { price, patience, lead, spread, reserve } = setting;
         let word = |number: f32| u64::from(number.to_bits());
         Record {
             flag: u8::from(spread),
-            a: word(price),
-            b: word(patience),
-            c: word(lead),
+            a: word(price) | word(patience) << 32,
+            b: word(lead),
+            c: reserve.0,
             ..Record::of(kind, queue)
         }
     }
@@ -353,8 +353,8 @@ impl Record {
     /// is 0.
     fn as_setting(&self) -> RuleSetting {
         let number = |word: u64| f32::from_bits(word as u32).max(0.0);
-        let [price, patience, lead] = [self.a, self.b, self.c].map(number);
-        RuleSetting { price, patience, lead, spread: self.flag != 0 }
+        let [price, patience, lead] = [self.a, self.a >> 32, self.b].map(number);
+        RuleSetting { price, patience, lead, spread: self.flag != 0, reserve: Nanos(self.c) }
     }
 
     fn scale(kind: Kind, queue: QueueId, scale: ProfileScale) -> Record {
@@ -435,13 +435,14 @@ impl Record {
     #[inline]
     fn ready(queue: QueueId, offer: Offer) -> Record {
         let kind = if offer.early { Kind::Early } else { Kind::Ready };
-        Record { a: offer.latest.0, b: offer.delay.0, ..Record::of(kind, queue) }
+        // Mostly a candidate may have any GPU: zero, for a short form.
+        Record { a: offer.latest.0, b: offer.delay.0, c: !offer.leaves.0, ..Record::of(kind, queue) }
     }
 
     #[inline]
     fn as_offer(&self) -> Offer {
         let early = self.kind() == Some(Kind::Early);
-        Offer { latest: Nanos(self.a), delay: Nanos(self.b), early }
+        Offer { latest: Nanos(self.a), delay: Nanos(self.b), early, leaves: Nanos(!self.c) }
     }
 
     #[inline]
@@ -550,11 +551,12 @@ impl Record {
 
     /// Returns the records of a queue's scalars: [`SCALAR_RECORDS`] of them.
     pub(super) fn saved_model(queue: QueueId, saved: &Saved, queued: usize) -> [Record; SCALAR_RECORDS] {
-        let Offer { latest, delay, early } = saved.offer.unwrap_or_default();
+        let Offer { latest, delay, early, leaves } = saved.offer.unwrap_or_default();
         let first = Record {
             flag: u8::from(saved.offer.is_some())
                 | u8::from(early) << 1
-                | u8::from(saved.losses.overloaded) << 2,
+                | u8::from(saved.losses.overloaded) << 2
+                | u8::from(leaves < Nanos::MAX) << 3,
             small: queued as u16,
             a: saved.last_start.0,
             b: latest.0,
@@ -600,6 +602,7 @@ impl Record {
         [first, second, third, fourth, fifth, sixth]: &[Record; SCALAR_RECORDS],
         counts: &[Record],
     ) -> Saved {
+        let setting = fourth.as_setting();
         let mut all = [0; RATE_SAMPLES];
         for (to, record) in all.chunks_mut(COUNTS_PER_RECORD).zip(counts) {
             let words = [record.a, record.b, record.c];
@@ -620,12 +623,14 @@ impl Record {
                 latest: Nanos(first.b),
                 delay: Nanos(first.c),
                 early: first.flag & 2 != 0,
+                // What a queue has offered is by its setting.
+                leaves: if first.flag & 8 != 0 { setting.reserve } else { Nanos::MAX },
             }),
             reservation: (third.flag & 1 != 0)
                 .then_some(LastReservation { head: Nanos(third.a), budget: Nanos(third.b) }),
             bounds_sent: third.flag & 2 != 0,
             unexpected: third.flag & 4 != 0,
-            setting: fourth.as_setting(),
+            setting,
             scale: fifth.as_scale(),
             network: sixth.as_delays(),
         }
@@ -713,6 +718,7 @@ impl Record {
             small: u16::from(saved.granted) | u16::from(saved.offer.early) << 1,
             a: saved.offer.latest.0,
             b: saved.offer.delay.0,
+            c: !saved.offer.leaves.0,
             ..Record::of(Kind::SavedCandidate, saved.queue)
         }
         .in_cluster(cluster)
@@ -721,7 +727,12 @@ impl Record {
     pub(super) fn as_saved_candidate(&self) -> SavedModel {
         SavedModel {
             queue: self.queue(),
-            offer: Offer { latest: Nanos(self.a), delay: Nanos(self.b), early: self.small & 2 != 0 },
+            offer: Offer {
+                latest: Nanos(self.a),
+                delay: Nanos(self.b),
+                early: self.small & 2 != 0,
+                leaves: Nanos(!self.c),
+            },
             granted: self.small & 1 != 0,
         }
     }
@@ -773,8 +784,12 @@ impl fmt::Display for Record {
             Kind::Timer => write!(f, "timer of model {model}"),
             Kind::Stop => write!(f, "stop of model {model}"),
             Kind::Came => write!(f, "{small} requests for model {model}, which is settled"),
-            Kind::Ready => write!(f, "model {model} ready: latest {}, delay {}", Millis(a), Millis(b)),
-            Kind::Early => write!(f, "model {model} early: latest {}, delay {}", Millis(a), Millis(b)),
+            Kind::Ready | Kind::Early => {
+                let how = if kind == Kind::Ready { "ready" } else { "early" };
+                write!(f, "model {model} {how}: latest {}, delay {}", Millis(a), Millis(b))?;
+                // Not, if it may have the last GPU.
+                if c > 0 { write!(f, ", if another GPU is free within {}", Millis(!c)) } else { Ok(()) }
+            }
             Kind::Reserve if small == 0 => write!(f, "model {model} starts its next batch at {}", Millis(a)),
             Kind::Reserve => write!(f, "model {model} needs a GPU {} after a request comes", Millis(a)),
             Kind::Withdraw => write!(f, "model {model} withdrawn"),
@@ -850,8 +865,13 @@ mod tests {
     use super::*;
     use symphony_scheduler::profile::Profile;
 
-    const SETTING: RuleSetting =
-        RuleSetting { price: f32::INFINITY, patience: 0.25, lead: 0.0, spread: true };
+    const SETTING: RuleSetting = RuleSetting {
+        price: f32::INFINITY,
+        patience: 0.25,
+        lead: 0.0,
+        spread: true,
+        reserve: Nanos(17 << 33 | 5),
+    };
 
     const NETWORK: Network = Network {
         control: Nanos::from_micros(300),
@@ -922,8 +942,12 @@ mod tests {
             RankInput::CompletionDelay(Nanos(1 << 40)),
         ];
         for flag in [false, true] {
-            let offer = Offer { latest: Nanos(11), delay: Nanos(13), early: flag };
-            inputs.push(RankInput::Ready { queue, offer });
+            for leaves in [Nanos::MAX, Nanos(17), Nanos::ZERO] {
+                let offer = Offer { latest: Nanos(11), delay: Nanos(13), early: flag, leaves };
+                inputs.push(RankInput::Ready { queue, offer });
+                let saved = SavedModel { queue, offer, granted: !flag };
+                assert_eq!(Record::saved_candidate(1, saved).as_saved_candidate(), saved);
+            }
             let reservation = Reservation { at: Nanos(1), silent: flag, every: Nanos(2) };
             inputs.push(RankInput::Reserve { queue, reservation });
             let saved = Record::saved_reservation(1, queue, reservation);
@@ -984,7 +1008,7 @@ mod tests {
             },
             last_start: Nanos(456),
             losses: Losses { lost: 789, overloaded: true },
-            offer: Some(Offer { latest: Nanos(0), delay: Nanos(1), early: true }),
+            offer: Some(Offer { latest: Nanos(0), delay: Nanos(1), early: true, leaves: SETTING.reserve }),
             reservation: Some(LastReservation { head: Nanos(2), budget: Nanos(3) }),
             bounds_sent: true,
             unexpected: true,

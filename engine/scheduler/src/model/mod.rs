@@ -665,6 +665,7 @@ impl ModelQueue {
             latest: self.latest_to_offer(now, candidate),
             delay: candidate.delay,
             early: candidate.due > now,
+            leaves: self.leaves(candidate.size),
         });
         if offer != self.offered && !self.is_offered_enough(offer) {
             self.send_offer(offer, sink);
@@ -676,6 +677,15 @@ impl ModelQueue {
             Some(_) if self.terms.drop == DropRule::Fcfs => Nanos::MAX,
             Some(due) => self.expiry(now, due),
         };
+    }
+
+    /// Returns the time within which another GPU has to be free for a batch of this size to take
+    /// one; [`Nanos::MAX`] where it may take the last.
+    #[inline]
+    fn leaves(&self, size: usize) -> Nanos {
+        let reserve = self.setting.reserve;
+        let is_long = reserve < Nanos::MAX && self.terms.profile.latency(size) > reserve;
+        if is_long { reserve } else { Nanos::MAX }
     }
 
     /// The time by which a GPU still serves this candidate, or the one that follows it: on threads
@@ -720,6 +730,7 @@ impl ModelQueue {
             latest: head.deadline - self.terms.profile.latency(1) - self.terms.slack.latest,
             delay: self.terms.network.delay(1),
             early: false,
+            leaves: Nanos::MAX,
         });
         if offer != self.offered {
             if self.role == ClassRole::Below(false) {
@@ -803,7 +814,7 @@ impl ModelQueue {
         let longer = sent.latest - offer.latest;
         let grown =
             sent.latest >= offer.latest && longer <= Nanos(self.terms.profile.latency(candidate.size).0 / 4);
-        sent.early && offer.early && grown
+        sent.early && offer.early && sent.leaves == offer.leaves && grown
     }
 }
 

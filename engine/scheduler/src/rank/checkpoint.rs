@@ -121,14 +121,17 @@ impl RankState {
     pub fn saved_models(&self) -> impl Iterator<Item = SavedModel> {
         self.granted.iter().zip(&self.delay).enumerate().filter_map(|(at, (&granted, &delay))| {
             let lower = self.backfill.as_ref().filter(|backfill| backfill.is_lower(at));
-            let early = lower.is_none() && self.early.get(at) < Nanos::MAX;
+            let (latest_long, early_long) = self.long.waiting(at);
+            let early = lower.is_none() && (self.early.get(at) < Nanos::MAX || early_long);
             let latest = match lower {
                 Some(backfill) => backfill.waiting(at),
+                None if latest_long < Nanos::MAX => latest_long,
                 None if early => self.early.get(at),
                 None => self.due.get(at),
             };
             let known = granted || delay > Nanos::ZERO || latest < Nanos::MAX;
-            let offer = Offer { latest, delay, early };
+            let leaves = self.long.leaves(at).unwrap_or(Nanos::MAX);
+            let offer = Offer { latest, delay, early, leaves };
             known.then_some(SavedModel { queue: QueueId(at as u32), offer, granted })
         })
     }
@@ -166,10 +169,9 @@ impl RankState {
         self.forget(at);
         if let Some(backfill) = self.backfill.as_mut().filter(|backfill| backfill.is_lower(at)) {
             backfill.set_waiting(at, saved.offer.latest);
-        } else if saved.offer.early {
-            self.early.set(at, saved.offer.latest);
         } else {
-            self.set_due(at, saved.offer.latest);
+            let Offer { latest, early, leaves, .. } = saved.offer;
+            self.set_waiting(at, latest, early, leaves);
         }
         true
     }

@@ -6,7 +6,7 @@ use symphony_transport::Nanos;
 use symphony_transport::message::{Completion, GpuId, QueueId};
 
 /// A queue's candidate, as it is offered to the RankThread.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offer {
     /// The time by which it must start.
     pub latest: Nanos,
@@ -14,6 +14,14 @@ pub struct Offer {
     pub delay: Nanos,
     /// True if it is not due: it may only have a GPU that would idle.
     pub early: bool,
+    /// It takes a GPU only if another one is free within this time; [`Nanos::MAX`] for any GPU.
+    pub leaves: Nanos,
+}
+
+impl Default for Offer {
+    fn default() -> Offer {
+        Offer { latest: Nanos::ZERO, delay: Nanos::ZERO, early: false, leaves: Nanos::MAX }
+    }
 }
 
 /// What a queue has done with a GPU that it was granted.

@@ -106,6 +106,19 @@ impl MinTree {
         least
     }
 
+    /// The smallest key but for that of `index`; [`Nanos::MAX`] when all others are absent.
+    #[inline]
+    pub fn min_key_beside(&self, index: usize) -> Nanos {
+        let (mut at, mut least) = (index, Nanos::MAX);
+        for level in 0..self.root {
+            let inside = at % FANOUT;
+            let group = self.group(self.starts[level] + at - inside);
+            least = least.min(min_of(&group[..inside])).min(min_of(&group[inside + 1..]));
+            at /= FANOUT;
+        }
+        least
+    }
+
     /// The lowest index whose key is at most `bound` and present.
     #[inline]
     pub fn first_at_most(&self, bound: Nanos) -> Option<usize> {
@@ -159,6 +172,9 @@ mod tests {
                 let end = bound as usize * len / 49;
                 let least_before = list[..end].iter().copied().min().unwrap_or(Nanos::MAX);
                 prop_assert_eq!(tree.min_key_before(end), least_before);
+                let beside = list.iter().enumerate().filter(|&(other, _)| other != index);
+                let least_beside = beside.map(|(_, &key)| key).min().unwrap_or(Nanos::MAX);
+                prop_assert_eq!(tree.min_key_beside(index), least_beside);
                 prop_assert_eq!(
                     tree.first_at_most(Nanos(bound)),
                     list.iter().position(|&k| k <= Nanos(bound))

@@ -8,12 +8,17 @@
 //! ([`packing`]), so that whole GPUs stay free to be given back. Of both the earliest `latest` goes
 //! first.
 //!
+//! Candidates of long batches may have to leave the last GPU that is free soon to those that can't
+//! wait for another ([`Offer::leaves`]). They wait in trees of their own, and are passed over as
+//! long as they must.
+//!
 //! Cost per batch: one update of each of two [`MinTree`]s when a candidate becomes ready and when
 //! it is granted, one when its GPU is reported and one when it completes; each at most four levels.
 
 mod backfill;
 pub mod checkpoint;
 mod input;
+mod long_batches;
 mod look_budget;
 pub mod min_tree;
 pub mod packing;
@@ -25,6 +30,7 @@ use crate::limits;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use backfill::{Backfill, Chosen};
+use long_batches::LongBatches;
 use min_tree::MinTree;
 use packing::Packing;
 use symphony_transport::Nanos;
@@ -88,6 +94,8 @@ pub struct RankState {
     due: MinTree,
     /// `latest` of each model with an early one.
     early: MinTree,
+    /// The candidates of both kinds that leave the last GPU, instead.
+    long: LongBatches,
     /// The number of queues with a due one.
     waiting: usize,
     /// The rule for the GPUs that early ones may have.
@@ -146,6 +154,7 @@ impl RankState {
             free,
             due: MinTree::new(models),
             early: MinTree::new(models),
+            long: LongBatches::new(models),
             waiting: 0,
             packing: Packing::default(),
             delay: vec![Nanos::ZERO; models],
@@ -228,7 +237,7 @@ impl RankState {
     }
 
     /// `model` has a schedulable candidate. Replaces what was known of the model.
-    fn on_ready(&mut self, queue: QueueId, Offer { latest, delay, early }: Offer) {
+    fn on_ready(&mut self, queue: QueueId, Offer { latest, delay, early, leaves }: Offer) {
         let at = queue.0 as usize;
         if self.granted[at] {
             return;
@@ -243,7 +252,19 @@ impl RankState {
         let delay = delay + self.ahead;
         self.delay[at] = delay;
         self.horizon = self.horizon.max(delay);
-        if early {
+        if leaves < Nanos::MAX || self.long.has(at) {
+            self.forget(at);
+        }
+        self.set_waiting(at, latest, early, leaves);
+    }
+
+    /// Notes the candidate of a model that has none among long batches.
+    #[inline]
+    fn set_waiting(&mut self, at: usize, latest: Nanos, early: bool, leaves: Nanos) {
+        if leaves < Nanos::MAX {
+            self.waiting += usize::from(!early && latest < Nanos::MAX);
+            self.long.set(at, latest, early, leaves);
+        } else if early {
             self.set_due(at, Nanos::MAX);
             self.early.set(at, latest);
         } else {
@@ -261,6 +282,9 @@ impl RankState {
         }
         self.set_due(at, Nanos::MAX);
         self.set_not_early(at);
+        if self.long.has(at) {
+            self.waiting -= usize::from(self.long.forget(at));
+        }
     }
 
     #[inline]
@@ -394,9 +418,15 @@ impl RankState {
         let packed = self.packing.limit(now, self.gpus.len());
         // Early candidates that find no GPU leave the rest to due ones, until then.
         let mut early_again = None;
+        // And long ones that would take the last GPU, to shorter ones.
+        let (mut are_long_left, mut long_again) = (!self.long.is_empty(), Nanos::MAX);
         self.next_timer = loop {
-            let early = early_again.is_none() && self.early.min_key() < self.due.min_key();
-            let (tree, limit) = if early { (&self.early, packed) } else { (&self.due, self.gpus.len()) };
+            let (early_ones, due_ones) = match are_long_left {
+                true => self.long.or_before(&self.early, &self.due),
+                false => (&self.early, &self.due),
+            };
+            let early = early_again.is_none() && early_ones.min_key() < due_ones.min_key();
+            let (tree, limit) = if early { (early_ones, packed) } else { (due_ones, self.gpus.len()) };
             let Some((latest, model)) = tree.min() else { break Nanos::MAX };
             let start = now + self.delay[model];
             let bound = if self.keep_late { start } else { start.min(latest) };
@@ -405,6 +435,10 @@ impl RankState {
             if let Some(gpu) = idle.or_else(|| self.free.first_at_most(bound))
                 && gpu < limit
             {
+                if are_long_left && let Some(until) = self.must_be_left(now, model, gpu) {
+                    (are_long_left, long_again) = (false, until);
+                    continue;
+                }
                 self.try_grant(now, model, gpu, Nanos::MAX, grant);
                 continue;
             }
@@ -425,7 +459,18 @@ impl RankState {
             }
             early_again = Some(again);
         };
-        self.next_timer = self.next_timer.min(early_again.unwrap_or(Nanos::MAX));
+        self.next_timer = self.next_timer.min(early_again.unwrap_or(Nanos::MAX)).min(long_again);
+    }
+
+    /// Returns the time until which the GPU is the last one that others could have within the time
+    /// that this model's batch has to leave it for; [`Nanos::MAX`] if it is not known when another
+    /// will be free.
+    #[cold]
+    fn must_be_left(&self, now: Nanos, model: usize, gpu: usize) -> Option<Nanos> {
+        let leaves = self.long.leaves(model)?;
+        let other = self.free.min_key_beside(gpu);
+        let is_last = other > now + leaves && self.gpus.len() > self.absent + 1;
+        is_last.then(|| if other < Nanos::MAX { other - leaves } else { other })
     }
 
     fn try_grant(

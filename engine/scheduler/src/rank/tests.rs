@@ -24,12 +24,12 @@ impl Bench {
     }
 
     fn ready(&mut self, now: Nanos, model: u32, latest: Nanos, delay: Nanos) {
-        let offer = Offer { latest, delay, early: false };
+        let offer = Offer { latest, delay, early: false, leaves: Nanos::MAX };
         self.handle(now, RankInput::Ready { queue: QueueId(model), offer });
     }
 
     fn early(&mut self, now: Nanos, model: u32, latest: Nanos) {
-        let offer = Offer { latest, delay: Nanos::ZERO, early: true };
+        let offer = Offer { latest, delay: Nanos::ZERO, early: true, leaves: Nanos::MAX };
         self.handle(now, RankInput::Ready { queue: QueueId(model), offer });
     }
 
@@ -287,7 +287,7 @@ fn an_early_candidate_gets_one_of_the_gpus_that_the_load_needs() {
 fn an_early_candidate_waits_for_the_gpus_that_it_may_have() {
     let mut bench = Bench::new(12, 3);
     bench.occupy(ms(0), 1, 0, ms(10));
-    let offer = Offer { latest: ms(30), delay: ms(2), early: true };
+    let offer = Offer { latest: ms(30), delay: ms(2), early: true, leaves: Nanos::MAX };
     bench.handle(ms(1), RankInput::Ready { queue: QueueId(0), offer });
     assert_eq!((bench.grants.len(), bench.rank.next_timer()), (0, ms(8)), "eleven others idle");
     bench.timer(ms(8));
@@ -317,6 +317,54 @@ fn a_candidate_is_early_or_due_but_not_both() {
     bench.handle(ms(3), RankInput::Withdraw(QueueId(0)));
     bench.complete(ms(10), 0, ms(10));
     assert_eq!(bench.grants, []);
+}
+
+/// An offer of a batch that leaves the last GPU that is free within 2 ms.
+fn long(latest: Nanos, early: bool) -> Offer {
+    Offer { latest, delay: Nanos::ZERO, early, leaves: ms(2) }
+}
+
+#[test]
+fn a_long_batch_leaves_the_last_gpu_that_is_free_soon() {
+    let mut bench = Bench::new(3, 5);
+    let offer = |model, offer| RankInput::Ready { queue: QueueId(model), offer };
+    bench.occupy(ms(0), 0, 0, ms(10));
+    bench.handle(ms(1), offer(1, long(ms(30), false)));
+    assert_eq!(bench.grants, [(1, 1)], "one more is free");
+    bench.report(ms(1), 1, 1, Some(ms(1)), ms(50));
+    bench.handle(ms(1), offer(2, long(ms(20), false)));
+    bench.handle(ms(1), offer(3, long(ms(25), true)));
+    assert_eq!((bench.grants.len(), bench.rank.next_timer()), (1, ms(8)), "GPU 0 is free within 2 ms then");
+    bench.ready(ms(2), 4, ms(40), Nanos::ZERO);
+    assert_eq!(bench.grants[1..], [(4, 2)], "a short one need not wait behind them");
+    bench.report(ms(2), 4, 2, Some(ms(2)), ms(4));
+    bench.complete(ms(4), 2, ms(4));
+    bench.timer(ms(8));
+    assert_eq!(bench.grants[2..], [(2, 2)]);
+    bench.report(ms(8), 2, 2, Some(ms(8)), ms(9));
+    bench.handle(ms(8), RankInput::Withdraw(QueueId(3)));
+    bench.complete(ms(9), 2, ms(9));
+    bench.complete(ms(10), 0, ms(10));
+    assert_eq!(bench.grants.len(), 3, "none waits any more");
+}
+
+#[test]
+fn a_long_batch_has_the_only_gpu() {
+    let mut bench = Bench::new(2, 1);
+    bench.handle(ms(0), RankInput::Presence { gpu: GpuId(0), is_up: false });
+    bench.handle(ms(1), RankInput::Ready { queue: QueueId(0), offer: long(ms(30), false) });
+    assert_eq!(bench.grants, [(0, 1)]);
+}
+
+#[test]
+fn a_long_candidate_that_becomes_short_may_have_the_last_gpu() {
+    let mut bench = Bench::new(2, 2);
+    bench.occupy(ms(0), 0, 0, ms(100));
+    bench.handle(ms(1), RankInput::Ready { queue: QueueId(1), offer: long(ms(30), false) });
+    bench.timer(ms(2));
+    assert_eq!(bench.grants, []);
+    bench.ready(ms(3), 1, ms(30), Nanos::ZERO);
+    assert_eq!(bench.grants, [(1, 1)]);
 }
 
 /// A bench of `models` queues, of which the last is of class 1.
@@ -475,7 +523,7 @@ proptest! {
             match step {
                 0 => now += ms(a),
                 1 => {
-                    let offer = Offer { latest: Nanos::from_secs(1_000), delay: ms(a), early: false };
+                    let offer = Offer { latest: Nanos::from_secs(1_000), delay: ms(a), early: false, leaves: Nanos::MAX };
                     let batch = used.then_some((ms(1 + a), ms(1 + b)));
                     let mut granted = None;
                     let ready = RankInput::Ready { queue: QueueId(0), offer };

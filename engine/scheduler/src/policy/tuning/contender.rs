@@ -3,7 +3,11 @@
 
 use super::replay::{ReplayOutcome, SLICES};
 use crate::rule_setting::{Prefer, RuleSetting};
+use crate::workload::Workload;
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use symphony_transport::Nanos;
+use symphony_transport::message::{Class, NO_DEADLINE};
 
 /// The factors by which recent requests are replayed faster than they came. A setting that loses
 /// nothing now may be about to: what it does under more load shows that before it costs anything.
@@ -45,12 +49,14 @@ pub(super) struct Contender {
 }
 
 impl Contender {
-    /// All settings that are compared, `current` among them, without findings. `charges` has the
-    /// bad requests with which each of [`CANDIDATES`] is charged.
-    pub(super) fn all(current: RuleSetting, charges: &[f64]) -> impl Iterator<Item = Contender> {
-        let charged = CANDIDATES.into_iter().zip(charges.iter().copied());
-        let other = (!CANDIDATES.contains(&current)).then_some((current, 0.0));
-        other.into_iter().chain(charged).map(|(setting, handicap)| Contender {
+    /// All settings that are compared, `current` among them, without findings. `charged` has the
+    /// others, with the bad requests with which each is charged.
+    pub(super) fn all(
+        current: RuleSetting,
+        charged: &[(RuleSetting, f64)],
+    ) -> impl Iterator<Item = Contender> {
+        let other = (!charged.iter().any(|one| one.0 == current)).then_some((current, 0.0));
+        other.into_iter().chain(charged.iter().copied()).map(|(setting, handicap)| Contender {
             setting,
             handicap,
             found: Default::default(),
@@ -107,7 +113,30 @@ impl Contender {
     }
 }
 
-/// The settings that are compared.
+/// Returns the settings that are compared for the models and GPUs of a workload.
+pub(super) fn candidates(workload: &Workload) -> Vec<RuleSetting> {
+    let reserve = reserve(workload);
+    let with_reserve = |setting| Some(RuleSetting { reserve: reserve?, ..setting });
+    CANDIDATES.into_iter().chain(RESERVING.into_iter().filter_map(with_reserve)).collect()
+}
+
+/// Returns the time that a request of the model in the greatest hurry can wait for a GPU: batches
+/// that take longer may have to leave it one. None where no model is in a greater hurry than
+/// another, or there is one GPU.
+fn reserve(workload: &Workload) -> Option<Nanos> {
+    let network = &workload.network;
+    let with_deadline = workload.models.iter().filter(|model| model.slo < NO_DEADLINE);
+    let waits = with_deadline
+        .filter(|model| model.class == Class::HIGHEST)
+        .map(|model| model.slo - network.result - network.delay(1) - model.profile.latency(1));
+    let [least, most] = [waits.clone().min()?, waits.max()?];
+    (least < most && workload.gpus > 1).then_some(least)
+}
+
+/// The settings that are compared with a reserve too.
+const RESERVING: [RuleSetting; 2] = [of(1.0, 1.0, 1.0), of(0.0, 3.0, 1.0)];
+
+/// The settings that are compared for any models and GPUs.
 pub(super) const CANDIDATES: [RuleSetting; 9] = [
     of(1.0, 1.0, 1.0),
     of(0.0, 3.0, 1.0),
@@ -121,18 +150,19 @@ pub(super) const CANDIDATES: [RuleSetting; 9] = [
 ];
 
 const fn of(price: f32, patience: f32, lead: f32) -> RuleSetting {
-    RuleSetting { price, patience, lead, spread: false }
+    RuleSetting { price, patience, lead, spread: false, reserve: Nanos::MAX }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::policy::tuning::replay::ReplayTally;
-    use alloc::vec::Vec;
+    use crate::profile::Profile;
+    use crate::workload::WorkloadModel;
 
     /// What is found where so many of 10,000 requests are bad without and with stress.
     fn found(bad: [f64; 2]) -> Contender {
-        let mut contender = Contender::all(RuleSetting::default(), &[0.0; CANDIDATES.len()]).next().unwrap();
+        let mut contender = Contender::all(RuleSetting::default(), &[]).next().unwrap();
         contender.find(1.0, |_, stress| ReplayOutcome {
             models: vec![ReplayTally { offered: 10_000.0, bad: if stress > 1.0 { bad[1] } else { bad[0] } }],
             busy_s: 1.0,
@@ -163,7 +193,7 @@ mod tests {
 
     #[test]
     fn what_is_hopeless_is_not_replayed_under_stress() {
-        let mut contender = Contender::all(RuleSetting::default(), &[0.0; CANDIDATES.len()]).next().unwrap();
+        let mut contender = Contender::all(RuleSetting::default(), &[]).next().unwrap();
         let mut replays = 0;
         contender.find(1.0, |_, _| {
             replays += 1;
@@ -176,8 +206,7 @@ mod tests {
     #[test]
     fn one_burst_says_less_than_what_is_spread() {
         let found = |bad_in: [f64; SLICES]| {
-            let mut contender =
-                Contender::all(RuleSetting::default(), &[0.0; CANDIDATES.len()]).next().unwrap();
+            let mut contender = Contender::all(RuleSetting::default(), &[]).next().unwrap();
             contender.find(1.0, |_, _| ReplayOutcome { bad_in, ..Default::default() });
             contender
         };
@@ -194,10 +223,28 @@ mod tests {
     }
 
     #[test]
+    fn who_is_in_a_hurry_has_a_reserve_beside_others() {
+        let model = |slo_ms: u64| {
+            let profile = Profile::linear(Nanos::from_millis(1), Nanos::from_millis(5), 64).unwrap();
+            WorkloadModel::new("m", profile, Nanos::from_millis(slo_ms))
+        };
+        let reserves = |gpus, slos: &[u64]| {
+            let workload = Workload::of_models(gpus, 1.0, slos.iter().copied().map(model).collect());
+            let all = candidates(&workload);
+            assert_eq!(all[..CANDIDATES.len()], CANDIDATES);
+            all[CANDIDATES.len()..].iter().map(|one| one.reserve).collect::<Vec<_>>()
+        };
+        assert_eq!(reserves(2, &[100, 25]), [Nanos::from_millis(19); RESERVING.len()]);
+        assert_eq!(reserves(1, &[100, 25]), []);
+        assert_eq!(reserves(2, &[25, 25]), []);
+        assert_eq!(reserves(2, &[]), []);
+    }
+
+    #[test]
     fn the_current_setting_is_compared_once() {
         for current in [RuleSetting::default(), of(0.5, 2.0, 2.0), CANDIDATES[7]] {
             let all: Vec<_> =
-                Contender::all(current, &[0.0; CANDIDATES.len()]).map(|one| one.setting).collect();
+                Contender::all(current, &CANDIDATES.map(|one| (one, 0.0))).map(|one| one.setting).collect();
             assert_eq!(all.iter().filter(|&&one| one == current).count(), 1);
             assert!(CANDIDATES.iter().all(|one| all.contains(one)));
         }

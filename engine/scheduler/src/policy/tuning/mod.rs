@@ -18,7 +18,7 @@ use crate::rule_setting::{Prefer, RuleSetting};
 use crate::workload::Workload;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use contender::{CANDIDATES, Contender};
+use contender::{Contender, candidates};
 use core::cmp::Ordering;
 use load::Load;
 use replay::{ReplayedRule, replay};
@@ -81,8 +81,8 @@ pub struct Tuner {
     last_look: Nanos,
     pause: Nanos,
     load: Load,
-    /// The bad requests with which each of [`CANDIDATES`] is charged.
-    charges: Vec<f64>,
+    /// The settings that are compared, and the bad requests with which each is charged.
+    charged: Vec<(RuleSetting, f64)>,
     contenders: Vec<Contender>,
     current: RuleSetting,
     /// True if the last look has changed the setting.
@@ -108,6 +108,8 @@ impl Tuner {
     ) -> Tuner {
         let slos = workload.models.iter().map(|model| model.slo);
         let longest = slos.filter(|&slo| slo < NO_DEADLINE).max().unwrap_or(Nanos::ZERO);
+        let settings = candidates(workload);
+        let charges = prior::charges(workload, drop, deferral, &settings);
         let mut tuner = Tuner {
             longest,
             workload: workload.clone(),
@@ -118,7 +120,7 @@ impl Tuner {
             last_look: Nanos::ZERO,
             pause: Nanos::ZERO,
             load: Load::default(),
-            charges: prior::charges(workload, drop, deferral, &CANDIDATES),
+            charged: settings.into_iter().zip(charges).collect(),
             contenders: Vec::new(),
             current: setting,
             has_changed: false,
@@ -131,7 +133,7 @@ impl Tuner {
     /// Forgets what was found, and looks early again.
     fn begin(&mut self) {
         self.pause = PAUSES[0].max(self.slos(FIRST_LOOK_SLOS)).min(PAUSES[1]);
-        self.contenders = Contender::all(self.current, &self.charges).collect();
+        self.contenders = Contender::all(self.current, &self.charged).collect();
     }
 
     /// Returns so many of the largest SLOs.
