@@ -14,7 +14,8 @@ pub struct Offer {
     pub delay: Nanos,
     /// True if it is not due: it may only have a GPU that would idle.
     pub early: bool,
-    /// It takes a GPU only if another one is free within this time; [`Nanos::MAX`] for any GPU.
+    /// The time within which another GPU has to be free for it to take one; [`Nanos::MAX`] if it
+    /// may take the last.
     pub leaves: Nanos,
 }
 
