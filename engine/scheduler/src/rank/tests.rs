@@ -349,6 +349,24 @@ fn a_long_batch_leaves_the_last_gpu_that_is_free_soon() {
 }
 
 #[test]
+fn long_batches_that_wait_are_saved_and_restored() {
+    let mut bench = Bench::new(2, 4);
+    bench.occupy(ms(0), 0, 0, ms(10));
+    for (model, early) in [(1, false), (2, true)] {
+        let offer = long(ms(30), early);
+        bench.handle(ms(1), RankInput::Ready { queue: QueueId(model), offer });
+    }
+    let mut restored = Bench::new(2, 4);
+    bench.rank.saved_gpus().for_each(|gpu| assert!(restored.rank.restore_gpu(gpu)));
+    bench.rank.saved_models().for_each(|model| assert!(restored.rank.restore_model(model)));
+    assert!(restored.rank.saved_models().eq(bench.rank.saved_models()));
+    restored.timer(ms(2));
+    assert_eq!((restored.grants.as_slice(), restored.rank.next_timer()), (&[][..], ms(8)));
+    restored.timer(ms(8));
+    assert_eq!(restored.grants, [(1, 1)]);
+}
+
+#[test]
 fn a_long_batch_has_the_only_gpu() {
     let mut bench = Bench::new(2, 1);
     bench.handle(ms(0), RankInput::Presence { gpu: GpuId(0), is_up: false });
