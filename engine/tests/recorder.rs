@@ -615,7 +615,7 @@ fn a_size_that_holds_too_little_history_is_refused_with_the_least_that_does() {
         }
         recorder.publish();
     };
-    let offer = Offer { latest: Nanos(u64::MAX / 4), delay: Nanos(1), early: false };
+    let offer = Offer { latest: Nanos(u64::MAX / 4), delay: Nanos(1), ..Offer::default() };
     for (lane, &class) in classes.iter().enumerate() {
         let queue = QueueId(lane as u32);
         if class > Class::HIGHEST {
