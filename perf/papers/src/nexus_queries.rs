@@ -25,7 +25,7 @@ const ARRIVALS: [(&str, Arrival); 2] = [("Poisson", Arrival::Poisson), ("bursty"
 const SYSTEMS: [System; 2] = [NEXUS, DEFAULT];
 
 /// Seconds of each run, and under `--full`: several epochs of the split.
-const SECONDS: (u64, u64) = (40, 300);
+const SECONDS: (u64, u64) = (100, 300);
 
 /// About how many requests a goodput search simulates, per second of each run.
 const SEARCH_WEIGHT: f64 = 5_000.0;

@@ -32,7 +32,7 @@ const LOADS: [f64; 2] = [0.4, 1.6];
 const SYSTEMS: [System; 2] = [NEXUS, DEFAULT];
 
 /// Seconds of each run, and under `--full`.
-const SECONDS: (u64, u64) = (40, 300);
+const SECONDS: (u64, u64) = (100, 300);
 
 /// About how many requests a goodput search simulates, per second of each run.
 const SEARCH_WEIGHT: f64 = 10_000.0;
