@@ -1,10 +1,11 @@
-//! Models whose requests have run times of their own, each application as a model by itself: short
-//! requests run with short ones, and each batch size has the time that few batches of that
-//! application exceed. So a scheduler that knows one number for each batch size, and what a batch
-//! of one takes at best, serves them well.
+//! Models whose requests have run times of their own, each [group](super::grouped) of applications
+//! as a model by itself: short requests run with short ones where that is worth more than larger
+//! batches, and each batch size has the time that few batches of that group exceed. So a scheduler
+//! that knows one number for each batch size, and what a batch of one takes at best, serves them
+//! well.
 
+use super::grouped::{ApplicationGroup, groups_of};
 use super::interface::{Decisions, Scheduler};
-use crate::run_time::{AT_BEST_PERCENT, Application, RunTimeEstimate, VaryingModel, WITHIN_PERCENT};
 use crate::workload::{Workload, WorkloadModel};
 use alloc::boxed::Box;
 use alloc::format;
@@ -12,31 +13,30 @@ use alloc::vec::Vec;
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, ModelId, Request};
 
-/// A scheduler of applications in place of models. See the module's description.
+/// A scheduler of groups of applications in place of models. See the module's description.
 pub(super) struct ByApplication {
     scheduler: Box<dyn Scheduler>,
     applications: Applications,
 }
 
-/// The applications of models, as models by themselves.
+/// The groups of models' applications, as models by themselves.
 struct Applications {
-    /// The model of each application.
+    /// The model of each group.
     model_of: Vec<ModelId>,
-    /// The first application of each model.
-    first: Vec<usize>,
+    /// The group of each application of each model.
+    group_of: Vec<Vec<ModelId>>,
 }
 
 impl Applications {
-    /// Returns the model of an application.
-    fn model(&self, application: ModelId) -> ModelId {
-        self.model_of[application.0 as usize]
+    /// Returns the model of a group.
+    fn model(&self, group: ModelId) -> ModelId {
+        self.model_of[group.0 as usize]
     }
 
-    /// Returns a model's request as one of its application.
+    /// Returns a model's request as one of its application's group.
     fn request(&self, request: &Request) -> Request {
-        let first = self.first[request.queue.0 as usize];
-        let application = ModelId((first + usize::from(request.application)) as u32);
-        Request { queue: application.only_queue(), ..*request }
+        let group = self.group_of[request.queue.0 as usize][usize::from(request.application)];
+        Request { queue: group.only_queue(), ..*request }
     }
 }
 
@@ -50,38 +50,35 @@ impl ByApplication {
         if workload.models.iter().all(|model| model.varying.is_none()) {
             return make(workload);
         }
-        let (mut models, mut model_of, mut first) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut models, mut model_of, mut group_of) = (Vec::new(), Vec::new(), Vec::new());
         for (index, model) in workload.models.iter().enumerate() {
-            first.push(models.len());
-            models.extend(applications(model));
+            let (groups, of_model) = as_models(model, workload.gpus, models.len());
+            models.extend(groups);
             model_of.resize(models.len(), ModelId(index as u32));
+            group_of.push(of_model);
         }
         let scheduler = make(&Workload { models, ..workload.clone() });
-        Box::new(ByApplication { scheduler, applications: Applications { model_of, first } })
+        Box::new(ByApplication { scheduler, applications: Applications { model_of, group_of } })
     }
 }
 
-/// Returns a model for each application of a model.
-fn applications(model: &WorkloadModel) -> Vec<WorkloadModel> {
-    let Some(varying) = &model.varying else { return vec![model.clone()] };
-    let shares = varying.shares();
-    let of_one = |(at, one): (usize, &Application)| {
-        let alone = VaryingModel { applications: [one.clone()].into(), ..varying.clone() };
-        let within = RunTimeEstimate::Quantile(WITHIN_PERCENT as f64 / 100.0);
-        let profile = alone.profile(within, model.profile.max_batch());
-        let at_best = alone.batch_ms(1, one.run_times.quantile(AT_BEST_PERCENT as f64 / 100.0));
-        WorkloadModel {
-            name: format!("{}/{at}", model.name),
-            // Run times that have no profile are served as the model is.
-            profile: profile
-                .map(|profile| profile.with_best(Nanos::from_millis_f64(at_best)))
-                .unwrap_or_else(|_| model.profile.clone()),
-            share: model.share * one.share / shares,
-            varying: Some(alone),
-            ..model.clone()
-        }
+/// Returns a model for each group of a model's applications, and the group of each application,
+/// counted from `first` on.
+fn as_models(model: &WorkloadModel, gpus: usize, first: usize) -> (Vec<WorkloadModel>, Vec<ModelId>) {
+    let Some(varying) = &model.varying else { return (vec![model.clone()], vec![ModelId(first as u32)]) };
+    let groups = groups_of(model, varying, gpus);
+    let mut group_of = vec![ModelId(0); varying.applications.len()];
+    for (at, group) in groups.iter().enumerate() {
+        group.members.iter().for_each(|&member| group_of[member] = ModelId((first + at) as u32));
+    }
+    let of_group = |(at, group): (usize, ApplicationGroup)| WorkloadModel {
+        name: format!("{}/{at}", model.name),
+        profile: group.profile,
+        share: model.share * group.part,
+        varying: Some(group.varying),
+        ..model.clone()
     };
-    varying.applications.iter().enumerate().map(of_one).collect()
+    (groups.into_iter().enumerate().map(of_group).collect(), group_of)
 }
 
 impl Scheduler for ByApplication {

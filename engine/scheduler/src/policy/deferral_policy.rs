@@ -26,8 +26,8 @@ pub struct DeferralPolicy {
     pub drop: DropRule,
     /// The rule for how long a batch is held back, unless option `when` chooses another.
     pub deferral: &'static dyn Deferral,
-    /// True if it serves each application of a model whose requests have run times of their own as
-    /// a model by itself.
+    /// True if it serves each group of applications of a model whose requests have run times of
+    /// their own as a model by itself.
     pub by_application: bool,
 }
 

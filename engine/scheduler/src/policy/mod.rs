@@ -17,6 +17,7 @@ mod clockwork;
 pub mod deferral_policy;
 pub mod deferred;
 mod epoch;
+mod grouped;
 mod interface;
 mod nexus;
 pub mod options;
