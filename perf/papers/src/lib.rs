@@ -27,6 +27,7 @@ mod nexus_plans;
 mod nexus_prefixes;
 mod nexus_queries;
 mod orloj_sensitivity;
+mod orloj_settings;
 mod orloj_tables;
 mod query_phases;
 mod scheduling;
@@ -69,6 +70,7 @@ pub static EXPERIMENTS: &[&dyn Experiment] = &[
     &clockwork_slos::Lowest,
     &clockwork_slos::Isolation,
     &orloj_tables::FinishRates,
+    &orloj_settings::Settings,
     &orloj_sensitivity::DelayRates,
     &orloj_sensitivity::ShortRunTimes,
     &encoder_sizes::EncoderSizes,

@@ -8,6 +8,7 @@ use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy::options::{BatchSizes, NexusPacking};
 use symphony_scheduler::policy::when::{self, When};
 use symphony_scheduler::policy::{self, Policy, PolicyOptions};
+use symphony_scheduler::rule_setting::Prefer;
 use symphony_scheduler::sim::report::Report;
 use symphony_scheduler::sim::{self, Fault, Observer, goodput};
 use symphony_scheduler::workload::Workload;
@@ -29,6 +30,8 @@ pub struct System {
     any_batch: bool,
     /// b of ORLOJ, in 1/ms; `None` for the default.
     delay_rate: Option<f64>,
+    /// True if the setting is tuned while it runs (this engine's default only).
+    is_tuned: bool,
     colour: usize,
 }
 
@@ -47,6 +50,10 @@ pub const PUBLISHED: System =
 
 /// The default of this engine.
 pub const DEFAULT: System = System::new("symphony", "this engine's default", "symphony", 1);
+
+/// The same with its tuner on, as the engine and `simulate` have it.
+pub const TUNED: System =
+    System { is_tuned: true, colour: 2, ..DEFAULT }.named("symphony-tuned", "this engine's default, tuned");
 
 /// Runs what there is as soon as a GPU is free, with the published drop rule.
 pub const WORK_CONSERVING: System = System::new("work-conserving", "work-conserving", "work-conserving", 6);
@@ -84,6 +91,7 @@ pub const COMPARED: &[System] = &[PUBLISHED, DEFAULT, CLOCKWORK, NEXUS, NEXUS_8,
 pub const ALL: &[System] = &[
     PUBLISHED,
     DEFAULT,
+    TUNED,
     CLOCKWORK,
     CLOCKWORK_POW2,
     NEXUS,
@@ -110,6 +118,7 @@ impl System {
             packing,
             any_batch: false,
             delay_rate: None,
+            is_tuned: false,
             colour,
         }
     }
@@ -197,6 +206,7 @@ impl System {
         if self.any_batch {
             options.clockwork.batches = BatchSizes::Any;
         }
+        options.tuning = self.is_tuned.then(Prefer::default);
         options.orloj_delay_rate = self.delay_rate.unwrap_or(options.orloj_delay_rate);
         options
     }
