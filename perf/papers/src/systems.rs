@@ -87,11 +87,10 @@ pub const TRITON: System = System::new("triton", "Triton", "triton", 9);
 /// The systems that Symphony's figures compare, Shepherd and this engine's default.
 pub const COMPARED: &[System] = &[PUBLISHED, DEFAULT, CLOCKWORK, NEXUS, NEXUS_8, SHEPHERD];
 
-/// Every system.
+/// Every system whose setting stays as it is.
 pub const ALL: &[System] = &[
     PUBLISHED,
     DEFAULT,
-    TUNED,
     CLOCKWORK,
     CLOCKWORK_POW2,
     NEXUS,
