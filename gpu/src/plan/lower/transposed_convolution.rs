@@ -44,7 +44,7 @@ fn parameters(
 ) -> Result<Transposed, String> {
     let groups = usize::try_from(node.whole("group", 1)).unwrap_or(0);
     let channels = image.shape()[1];
-    if groups == 0 || channels % groups != 0 || kernels.shape()[0] != channels {
+    if groups == 0 || !channels.is_multiple_of(groups) || kernels.shape()[0] != channels {
         return Err(format!("{groups} groups of kernels {} do not fit {}", kernels.of(), image.of()));
     }
     let strides = by_dimension(node, "strides", rank, 1)?;

@@ -3,7 +3,6 @@
 //! variation within that time explains.
 
 use alloc::collections::VecDeque;
-use core::cmp::Ordering;
 use symphony_transport::message::Request;
 
 /// The factor by which the rate changes that makes all that was found void.
@@ -26,20 +25,20 @@ pub(super) struct Load {
 
 impl Load {
     /// Adds recent requests, in the order of their arrival. If the load until then was another one,
-    /// it is forgotten, and how the rate compares with its rate is returned.
-    pub(super) fn add(&mut self, recent: &VecDeque<Request>) -> Option<Ordering> {
+    /// it is forgotten, and how many times as high the rate is now is returned.
+    pub(super) fn add(&mut self, recent: &VecDeque<Request>) -> Option<f64> {
         let (Some(first), Some(last)) = (recent.front(), recent.back()) else { return None };
         let span = (last.arrival - first.arrival).as_secs_f64().max(1e-3);
         let rate = recent.len() as f64 / span;
         let far = rate.max(self.rate) > CHANGE * rate.min(self.rate);
         let changed = self.span > 0.0 && far && (rate - self.rate).abs() > ERRORS * error(recent, span);
-        let compared = changed.then(|| rate.total_cmp(&self.rate));
+        let times = changed.then(|| rate / self.rate);
         if changed {
             *self = Load::default();
         }
         let both = self.span + span;
         *self = Load { rate: (self.rate * self.span + rate * span) / both, span: both };
-        compared
+        times
     }
 }
 
@@ -76,15 +75,15 @@ mod tests {
         // A thousand requests per second, then 1,200, then 2,000.
         assert_eq!(load.add(&bursts(1_000, 1, 1_000)), None);
         assert_eq!(load.add(&bursts(1_000, 1, 833)), None);
-        assert_eq!(load.add(&bursts(1_000, 1, 500)), Some(Ordering::Greater));
+        assert!(load.add(&bursts(1_000, 1, 500)).is_some_and(|times| times > 1.8));
         assert_eq!(load.add(&bursts(1_000, 1, 500)), None, "it is the load from then on");
-        assert_eq!(load.add(&bursts(1_000, 1, 1_000)), Some(Ordering::Less));
+        assert!(load.add(&bursts(1_000, 1, 1_000)).is_some_and(|times| times < 0.6));
         // Three bursts of 300 instead of two: as many as chance brings.
         let mut bursty = Load::default();
         assert_eq!(bursty.add(&bursts(3_000, 300, 300_000)), None);
         assert_eq!(bursty.add(&bursts(900, 300, 300_000)), None);
         // The same rate, evenly.
         let mut even = Load { rate: 1_000.0, span: 3.0 };
-        assert_eq!(even.add(&bursts(900, 1, 667)), Some(Ordering::Greater));
+        assert!(even.add(&bursts(900, 1, 667)).is_some());
     }
 }

@@ -19,7 +19,6 @@ use crate::workload::Workload;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use contender::{Contender, candidates};
-use core::cmp::Ordering;
 use load::Load;
 use replay::{ReplayedRule, replay};
 use symphony_transport::Nanos;
@@ -61,6 +60,10 @@ const GAIN: f64 = 1.0;
 
 /// The share of the cost that is left where a setting is changed for its cost alone.
 const CHEAPER: f64 = 0.97;
+
+/// The part of the load that is left at most where requests follow answers, and a setting has them
+/// wait: bursts change it by less, mostly.
+const FELL: f64 = 0.5;
 
 /// The time for which the least latency is preferred once requests have followed answers.
 const FOLLOWED: Nanos = Nanos::from_secs(600);
@@ -187,7 +190,7 @@ impl Tuner {
         if change.is_some() {
             self.begin();
         }
-        if change == Some(Ordering::Less) && self.has_changed {
+        if self.has_changed && change.is_some_and(|times| times < FELL) {
             self.follows_until = now + FOLLOWED;
         }
         self.last_look = now;
