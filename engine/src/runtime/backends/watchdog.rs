@@ -112,9 +112,9 @@ impl Watchdog {
 
     /// Takes out the GPUs whose driver does not return from a call.
     fn take_out_stuck(&self) {
-        let seconds = self.setup.config.faults.hung_after.as_secs_f64();
-        let reason = format!("a call of its driver has not returned after {seconds} s");
         for executor in self.executors.iter().filter(|of| self.is_stuck(of)) {
+            let seconds = self.setup.config.faults.hung_after.as_secs_f64();
+            let reason = format!("a call of its driver has not returned after {seconds} s");
             if self.take_out(executor, &reason) {
                 tracing::error!("executor {} is taken out: {reason}", executor.role);
             }

@@ -119,15 +119,14 @@ pub(super) fn select(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> Node
 pub(super) fn cast(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
     let to = rten_onnx::onnx::DataType(i32::try_from(node.whole("to", 0)).unwrap_or(0));
     let element = PlanElement::of_onnx(to).ok_or_else(|| node.lacks(&format!("elements of type {to}")))?;
-    let x = node.input(0)?;
-    if x.of().element == element {
-        return Ok(vec![x.clone()]);
-    }
-    Ok(vec![builder.emit(Operation::Cast { to: element }, &[x])?])
+    cast_to(builder, node.input(0)?, element)
 }
 
 pub(super) fn cast_like(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {
-    let (x, to) = (node.input(0)?, node.input(1)?.of().element);
+    cast_to(builder, node.input(0)?, node.input(1)?.of().element)
+}
+
+fn cast_to(builder: &mut PlanBuilder<'_>, x: &PlanValue, to: PlanElement) -> NodeOutputs {
     if x.of().element == to {
         return Ok(vec![x.clone()]);
     }

@@ -47,6 +47,16 @@ pub(super) fn by_dimension(
     }
 }
 
+/// Returns the attribute `pads` of an operator on images or lines: top, left, bottom, right.
+pub(super) fn given_pads(node: &OnnxNode<'_>, rank: usize) -> Result<[i64; 4], String> {
+    match *node.wholes("pads").unwrap_or_default() {
+        [] => Ok([0; 4]),
+        [left, right] if rank == 3 => Ok([0, left, 0, right]),
+        [top, left, bottom, right] if rank == 4 => Ok([top, left, bottom, right]),
+        ref pads => Err(node.lacks(&format!("pads are {pads:?}"))),
+    }
+}
+
 /// Returns how a window of this size moves over an image that had this rank.
 fn window(
     node: &OnnxNode<'_>,
@@ -56,15 +66,11 @@ fn window(
 ) -> Result<WindowSpec, String> {
     let strides = by_dimension(node, "strides", rank, 1)?;
     let dilations = by_dimension(node, "dilations", rank, 1)?;
-    let number = |x: i64| usize::try_from(x).map_err(|_| node.lacks("a pad is below 0"));
-    let mut pads = match *node.wholes("pads").unwrap_or_default() {
-        [] => [0; 4],
-        [left, right] if rank == 3 => [0, number(left)?, 0, number(right)?],
-        [top, left, bottom, right] if rank == 4 => {
-            [number(top)?, number(left)?, number(bottom)?, number(right)?]
-        }
-        ref pads => return Err(node.lacks(&format!("pads are {pads:?}"))),
-    };
+    let given = given_pads(node, rank)?;
+    if given.iter().any(|&pad| pad < 0) {
+        return Err(node.lacks("a pad is below 0"));
+    }
+    let mut pads = given.map(|pad| pad as usize);
     let automatic = node.text("auto_pad", "NOTSET");
     if automatic == "VALID" {
         pads = [0; 4];

@@ -8,7 +8,7 @@
 
 use super::super::operation::{ImageLayout, Operation, PadFill, WindowSpec};
 use super::builder::{NodeOutputs, PlanBuilder, PlanValue};
-use super::images::{as_before, as_image, by_dimension};
+use super::images::{as_before, as_image, by_dimension, given_pads};
 use super::movement::StridedWalk;
 use super::node::OnnxNode;
 
@@ -54,13 +54,6 @@ fn parameters(
         return Err(node.lacks("a stride, a dilation or a size of its kernels is 0"));
     }
     let automatic = node.text("auto_pad", "NOTSET");
-    let given = match *node.wholes("pads").unwrap_or_default() {
-        _ if automatic != "NOTSET" => [0; 4],
-        [] => [0; 4],
-        [left, right] if rank == 3 => [0, left, 0, right],
-        [top, left, bottom, right] if rank == 4 => [top, left, bottom, right],
-        ref pads => return Err(node.lacks(&format!("pads are {pads:?}"))),
-    };
     let size = match *node.wholes("output_shape").unwrap_or_default() {
         [] if automatic.starts_with("SAME") => {
             Some([0, 1].map(|at| image.shape()[2 + at].saturating_mul(strides[at]) as i64))
@@ -71,7 +64,7 @@ fn parameters(
         [.., height, width] if rank == 4 => Some([height, width]),
         ref size => return Err(node.lacks(&format!("output_shape is {size:?}"))),
     };
-    let mut cut = given;
+    let mut cut = if automatic == "NOTSET" { given_pads(node, rank)? } else { [0; 4] };
     for at in 0..2 {
         let reach = (kernels.shape()[2 + at] - 1).checked_mul(dilations[at]);
         let whole = reach.and_then(|reach| {
