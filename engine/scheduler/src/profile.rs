@@ -18,6 +18,8 @@ pub struct Profile {
     table: Arc<[Nanos]>,
     /// See [`Profile::at_best`].
     at_best: Nanos,
+    /// See [`Profile::of_applications`].
+    applications: Option<Arc<[Profile]>>,
 }
 
 /// The reason why a table is not a profile.
@@ -69,7 +71,7 @@ impl Profile {
             table.push(latency);
         }
         table.push(Nanos::MAX);
-        Ok(Profile { at_best: table[1], table: table.into() })
+        Ok(Profile { at_best: table[1], table: table.into(), applications: None })
     }
 
     /// Returns the profile of a model slot without a model, which never runs a batch.
@@ -102,18 +104,38 @@ impl Profile {
         Profile { at_best: at_best.clamp(Nanos(1), self.latency(1)), ..self }
     }
 
+    /// Returns this profile, of batches of any requests of a model, with those of the model's
+    /// applications, by their index: what batches of requests of each one alone take. A batch of
+    /// several takes as long as that of the slowest of them.
+    pub fn of_applications(self, applications: Arc<[Profile]>) -> Profile {
+        Profile { applications: Some(applications), ..self }
+    }
+
+    /// Returns the profiles of the applications, by their index, if requests are told apart by
+    /// them.
+    #[inline]
+    pub fn applications(&self) -> Option<&[Profile]> {
+        self.applications.as_deref()
+    }
+
     /// Returns this profile with each latency multiplied by the ratio of its size's range, and no
     /// less than that of the size before.
     pub fn scaled(&self, scale: ProfileScale) -> Profile {
         let ratios = scale.0.map(ratio_of);
         let at_best = Nanos((self.latency(1).0 as f64 * ratios[SIZE_BOUNDS.len()]) as u64);
-        self.multiplied(|size| ratios[range_of(size)]).with_best(at_best)
+        let scaled = self.multiplied(|size| ratios[range_of(size)]).with_best(at_best);
+        Profile { applications: self.each_application(|own| own.scaled(scale)), ..scaled }
     }
 
     /// Returns the profile of batches that take `factor` times as long.
     pub fn times(&self, factor: f64) -> Profile {
         let at_best = Nanos((self.at_best.0 as f64 * factor) as u64);
-        self.multiplied(|_| factor).with_best(at_best)
+        let times = self.multiplied(|_| factor).with_best(at_best);
+        Profile { applications: self.each_application(|own| own.times(factor)), ..times }
+    }
+
+    fn each_application(&self, change: impl Fn(&Profile) -> Profile) -> Option<Arc<[Profile]>> {
+        self.applications.as_ref().map(|own| own.iter().map(change).collect())
     }
 
     fn multiplied(&self, ratio: impl Fn(usize) -> f64) -> Profile {
@@ -136,7 +158,8 @@ impl Profile {
     pub fn truncated(&self, max_batch: usize) -> Profile {
         let keep = self.max_batch().min(max_batch.max(1));
         let kept = Profile::measured(&self.table[1..=keep]).expect("a part of a profile is one");
-        kept.with_best(self.at_best)
+        let applications = self.each_application(|own| own.truncated(max_batch));
+        Profile { applications, ..kept.with_best(self.at_best) }
     }
 }
 
@@ -249,6 +272,12 @@ mod tests {
         assert!(scaled.profile.at_best().0.abs_diff(3_000) < 30);
         assert_eq!(scaled.profile.truncated(1).at_best(), scaled.profile.at_best());
         assert_eq!(base.times(2.0).at_best(), Nanos(10_000));
+        let of_two = base.clone().of_applications([base.times(0.5), base.clone()].into());
+        let own = |profile: Profile, at: usize| profile.applications().unwrap()[at].clone();
+        let scale = ProfileScale(levels);
+        assert_eq!(own(of_two.scaled(scale), 0), base.times(0.5).scaled(scale));
+        assert_eq!(own(of_two.times(3.0), 1), base.times(3.0));
+        assert_eq!(own(of_two.truncated(2), 1), base.truncated(2));
         let least = Profile::linear(Nanos(1), Nanos(0), 2).unwrap();
         let lowest = least.scaled(ProfileScale([-TOP_LEVEL; SIZE_BOUNDS.len() + 1]));
         assert_eq!((lowest.latency(2), lowest.at_best()), (Nanos(1), Nanos(1)));

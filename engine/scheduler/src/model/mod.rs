@@ -40,7 +40,7 @@ use alloc::collections::VecDeque;
 pub use event::ModelEvent;
 use losses::Losses;
 use rate::RateMeter;
-use selection::{Finish, Selection, partition_point, select, target_batch};
+use selection::{Finish, FinishByApplication, Selection, batch_time, partition_point, select, target_batch};
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Ending, GpuId, ModelId, NO_DEADLINE, QueueId, Request};
 
@@ -510,17 +510,14 @@ impl ModelQueue {
                 DropRule::Fcfs => Nanos::MAX,
                 _ => (candidate.latest + self.terms.slack.latest).max(exec_at),
             },
-            duration: self.terms.profile.latency(candidate.size),
+            duration: self.batch_time(0, candidate.size),
         }
     }
 
     /// Drops what can't be helped and forms the candidate anew.
     fn reselect(&mut self, now: Nanos, gpu_free_at: Nanos, sink: &mut impl ModelSink) {
         let finish = Finish { terms: &self.terms, now, gpu_free_at };
-        let Selection { mut dropped, size } =
-            select(self.drop_rule(), finish, self.target, self.setting.price, self.queue.len(), |at| {
-                self.queue[at].deadline
-            });
+        let Selection { mut dropped, size } = self.select(finish);
         let tried = size == 0 && self.may_try_last(finish);
         if tried {
             dropped -= 1;
@@ -537,23 +534,56 @@ impl ModelQueue {
         };
     }
 
+    /// Selects from the queue by the rule of the moment.
+    #[inline]
+    fn select(&self, finish: Finish<'_>) -> Selection {
+        let (rule, target, price, len) =
+            (self.drop_rule(), self.target, self.setting.price, self.queue.len());
+        let deadline = |at: usize| self.queue[at].deadline;
+        match self.terms.profile.applications() {
+            None => select(rule, &finish, target, price, len, deadline),
+            Some(applications) => {
+                let finish = FinishByApplication { finish, applications, queue: &self.queue };
+                select(rule, &finish, target, price, len, deadline)
+            }
+        }
+    }
+
+    /// What the batch of `size` requests behind the first `from` takes.
+    #[inline]
+    fn batch_time(&self, from: usize, size: usize) -> Nanos {
+        let profile = &self.terms.profile;
+        match profile.applications() {
+            None => profile.latency(size),
+            Some(applications) => batch_time(profile, applications, &self.queue, from, size),
+        }
+    }
+
+    /// The profile of a request by itself: its application's, if requests are told apart.
+    #[inline]
+    fn profile_of(&self, request: &Request) -> &Profile {
+        let applications = self.terms.profile.applications();
+        applications.map_or(&self.terms.profile, |own| &own[usize::from(request.application)])
+    }
+
     /// Returns true if the last request, which no batch is sure to serve in time, has a chance by
     /// itself.
     #[inline]
     fn may_try_last(&self, finish: Finish<'_>) -> bool {
-        let at_best = self.terms.profile.at_best();
-        at_best < self.terms.profile.latency(1)
+        let Some(last) = self.queue.back() else { return false };
+        let profile = self.profile_of(last);
+        let at_best = profile.at_best();
+        at_best < profile.latency(1)
             && !matches!(self.role, ClassRole::Below(_))
-            && self
-                .queue
-                .back()
-                .is_some_and(|last| last.row == 0 && finish.earliest_start(1) + at_best <= last.deadline)
+            && last.row == 0
+            && finish.earliest_start(1) + at_best <= last.deadline
     }
 
     /// Returns the candidate of the one doubtful request that is left: it can't grow, so it is due.
     fn candidate_to_try(&self) -> Candidate {
-        let QueueConfig { profile, network, slack, .. } = &self.terms;
-        let latest = self.queue[0].deadline - profile.at_best() - slack.latest;
+        let QueueConfig { network, slack, .. } = &self.terms;
+        let only = &self.queue[0];
+        let latest = only.deadline - self.profile_of(only).at_best() - slack.latest;
         let due = Nanos::ZERO;
         Candidate { size: 1, early: due, due, latest, delay: network.delay(1), tried: true }
     }
@@ -579,8 +609,9 @@ impl ModelQueue {
             return size - cut;
         }
         let whole = (size + usize::from(last.rows_after)).min(self.queue.len());
-        let late_anyway = finish.at(size) > last.deadline && whole <= self.terms.profile.max_batch();
-        if finish.at(whole) <= last.deadline || late_anyway { whole } else { size }
+        let at = |size: usize| finish.earliest_start(size) + self.batch_time(0, size);
+        let late_anyway = at(size) > last.deadline && whole <= self.terms.profile.max_batch();
+        if at(whole) <= last.deadline || late_anyway { whole } else { size }
     }
 
     /// Makes the candidate small enough to be over when classes above need its GPU, even if it
@@ -590,7 +621,8 @@ impl ModelQueue {
         let Some(Candidate { size, .. }) = self.candidate else { return };
         let finish = Finish { terms: &self.terms, now, gpu_free_at: grant.free_at };
         let until = grant.until - self.terms.slack.latest;
-        let fits = partition_point(1, size + 1, |size| finish.at(size) <= until) - 1;
+        let at = |size: usize| finish.earliest_start(size) + self.batch_time(0, size);
+        let fits = partition_point(1, size + 1, |size| at(size) <= until) - 1;
         if fits == size {
             return;
         }
@@ -603,17 +635,17 @@ impl ModelQueue {
     }
 
     fn candidate_of(&self, now: Nanos, size: usize) -> Candidate {
-        let QueueConfig { profile, network, slack, .. } = &self.terms;
+        let QueueConfig { network, slack, .. } = &self.terms;
         let head_deadline = self.queue[0].deadline;
         let delay = network.delay(size);
-        let latest = head_deadline - profile.latency(size) - slack.latest;
+        let latest = head_deadline - self.batch_time(0, size) - slack.latest;
         if matches!(self.role, ClassRole::Below(_)) {
             let due = Nanos::ZERO;
             return Candidate { size, early: due, due, latest, delay, tried: false };
         }
         let joining = self.joining(size);
         let fetch = Nanos(network.data_per_request.0 * joining as u64);
-        let frontrun = head_deadline - profile.latency(size + joining) - fetch - slack.frontrun;
+        let frontrun = head_deadline - self.batch_time(0, size + joining) - fetch - slack.frontrun;
         let when = self.terms.deferral.when(&Moment {
             now,
             size,
@@ -684,7 +716,7 @@ impl ModelQueue {
     #[inline]
     fn leaves(&self, size: usize) -> Nanos {
         let reserve = self.setting.reserve;
-        let is_long = reserve < Nanos::MAX && self.terms.profile.latency(size) > reserve;
+        let is_long = reserve < Nanos::MAX && self.batch_time(0, size) > reserve;
         if is_long { reserve } else { Nanos::MAX }
     }
 
@@ -715,11 +747,9 @@ impl ModelQueue {
     #[cold]
     fn latest_of_next(&self, then: Nanos) -> Option<Nanos> {
         let finish = Finish { terms: &self.terms, now: then, gpu_free_at: Nanos::ZERO };
-        let (rule, price) = (self.drop_rule(), self.setting.price);
-        let deadline = |at: usize| self.queue[at].deadline;
-        let next = select(rule, finish, self.target, price, self.queue.len(), deadline);
+        let next = self.select(finish);
         let head = self.queue.get(next.dropped).filter(|_| next.size > 0)?;
-        Some(head.deadline - self.terms.profile.latency(next.size) - self.terms.slack.latest)
+        Some(head.deadline - self.batch_time(next.dropped, next.size) - self.terms.slack.latest)
     }
 
     /// [`ModelQueue::publish`] of a queue below others: its candidate may have any GPU that is

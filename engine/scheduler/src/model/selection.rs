@@ -4,7 +4,10 @@
 
 use crate::deferral::QueueConfig;
 use crate::drop_rule::DropRule;
+use crate::profile::Profile;
+use alloc::collections::VecDeque;
 use symphony_transport::Nanos;
+use symphony_transport::message::Request;
 
 /// The outcome of a selection: drop the first `dropped` requests of the queue; the `size` after
 /// them are the batch.
@@ -53,15 +56,78 @@ impl Finish<'_> {
     }
 }
 
+/// When the batches of a queue would finish.
+pub trait BatchFinish {
+    /// fin of the batch of `size` requests behind the first `from`. It does not fall where a
+    /// request joins at either end.
+    fn of(&self, from: usize, size: usize) -> Nanos;
+    /// The least that fin of a batch of `size` can be, whatever requests these are.
+    fn least(&self, size: usize) -> Nanos;
+}
+
+/// All requests are alike.
+impl BatchFinish for Finish<'_> {
+    #[inline]
+    fn of(&self, _: usize, size: usize) -> Nanos {
+        self.at(size)
+    }
+
+    #[inline]
+    fn least(&self, size: usize) -> Nanos {
+        self.at(size)
+    }
+}
+
+/// [`BatchFinish`] of a queue with requests of several applications.
+#[derive(Clone, Copy)]
+pub struct FinishByApplication<'a> {
+    /// When batches start.
+    pub finish: Finish<'a>,
+    /// What those of each application take.
+    pub applications: &'a [Profile],
+    /// The requests.
+    pub queue: &'a VecDeque<Request>,
+}
+
+impl BatchFinish for FinishByApplication<'_> {
+    fn of(&self, from: usize, size: usize) -> Nanos {
+        let profile = &self.finish.terms.profile;
+        self.finish.earliest_start(size) + batch_time(profile, self.applications, self.queue, from, size)
+    }
+
+    fn least(&self, size: usize) -> Nanos {
+        let quickest = self.applications.iter().map(|own| own.latency(size)).min();
+        self.finish.earliest_start(size) + quickest.unwrap_or(Nanos::ZERO)
+    }
+}
+
+/// Returns what the batch of `size` requests behind the first `from` of a queue takes, by the
+/// profiles of the applications: as long as that of the slowest of its own. Where so many do not
+/// wait, any may join, and it takes as long as `profile` says at least. O(size).
+pub fn batch_time(
+    profile: &Profile,
+    applications: &[Profile],
+    queue: &VecDeque<Request>,
+    from: usize,
+    size: usize,
+) -> Nanos {
+    let to = from + size;
+    let any =
+        if size > profile.max_batch() || to > queue.len() { profile.latency(size) } else { Nanos::ZERO };
+    let own = |request: &Request| applications[usize::from(request.application)].latency(size);
+    let waiting = queue.range(from.min(queue.len())..to.min(queue.len()));
+    if any < Nanos::MAX { waiting.map(own).fold(any, Nanos::max) } else { any }
+}
+
 /// Selects from a queue of `len` requests whose deadlines `deadline(0) <= deadline(1) <= …`.
 /// `target`: the batch size that the model's rate calls for; `price`: that of
 /// [`DropRule::Exchange`], see [`Selection::if_worth`]; 0 never drops for a larger batch, infinity
-/// always does. O(log len) and a step per request that
-/// joins.
+/// always does. O(log len) and a step per request that joins; where requests differ, a step per
+/// request that would be in time if all of its batch were of the quickest application, and is not.
 #[inline]
 pub fn select(
     rule: DropRule,
-    finish: Finish<'_>,
+    finish: &impl BatchFinish,
     target: usize,
     price: f32,
     len: usize,
@@ -72,12 +138,12 @@ pub fn select(
         return Selection { dropped: 0, size: 0 };
     }
     // Most often: all that waits can run together.
-    if rule != DropRule::Fcfs && finish.at(len) <= deadline(0) {
+    if rule != DropRule::Fcfs && finish.of(0, len) <= deadline(0) {
         return Selection { dropped: 0, size: len };
     }
     if rule == DropRule::Fcfs {
-        let late = finish.at(1) > deadline(0);
-        let size = if late { target.clamp(1, len) } else { grow(finish, 1, len, deadline(0)) };
+        let late = finish.of(0, 1) > deadline(0);
+        let size = if late { target.clamp(1, len) } else { grow(finish, 0, 1, len, deadline(0)) };
         return Selection { dropped: 0, size };
     }
     let exchanges = rule == DropRule::Exchange;
@@ -94,27 +160,31 @@ pub fn select(
 /// Selects from a queue that can't run whole.
 #[inline]
 fn select_window(
-    finish: Finish<'_>,
+    finish: &impl BatchFinish,
     target: usize,
     len: usize,
     deadline: &impl Fn(usize) -> Nanos,
 ) -> Selection {
-    let feasible = |from: usize| finish.at(len - from) <= deadline(from);
+    let feasible = |from: usize| finish.of(from, len - from) <= deadline(from);
     // Both sides are monotone in `from`, so the longest feasible suffix is found by bisection.
     let suffix_start = partition_point(1, len, |from| !feasible(from));
     let wanted = target.min(len - suffix_start).max(1);
-    let needed = finish.at(wanted);
-    let dropped = partition_point(0, len, |at| deadline(at) < needed);
+    let needed = finish.least(wanted);
+    let mut dropped = partition_point(0, len, |at| deadline(at) < needed);
+    while dropped < len && finish.of(dropped, wanted) > deadline(dropped) {
+        dropped += 1;
+    }
     if dropped == len {
         return Selection { dropped, size: 0 };
     }
     let room = len - dropped;
-    Selection { dropped, size: grow(finish, wanted.min(room), room, deadline(dropped)) }
+    Selection { dropped, size: grow(finish, dropped, wanted.min(room), room, deadline(dropped)) }
 }
 
-/// The largest batch, from `size` up to `room`, that finishes by the deadline of its head.
-fn grow(finish: Finish<'_>, mut size: usize, room: usize, head_deadline: Nanos) -> usize {
-    while size < room && finish.at(size + 1) <= head_deadline {
+/// The largest batch behind the first `from`, from `size` up to `room`, that finishes by the
+/// deadline of its head.
+fn grow(finish: &impl BatchFinish, from: usize, mut size: usize, room: usize, head_deadline: Nanos) -> usize {
+    while size < room && finish.of(from, size + 1) <= head_deadline {
         size += 1;
     }
     size

@@ -1,8 +1,8 @@
 //! What a model's queue decides, moment by moment.
 
+use super::selection::BatchFinish;
 use super::*;
 use crate::deferral::Slack;
-
 use crate::policy::by_name;
 use crate::profile::Profile;
 use crate::rank::Grant;
@@ -418,7 +418,7 @@ fn requests_are_dropped_only_where_as_many_more_can_join() {
     let finish = |terms| Finish { terms, now: Nanos::ZERO, gpu_free_at: Nanos::ZERO };
     let terms = terms("symphony", DropRule::Exchange);
     let select = |rule, deadlines: &[f64]| {
-        select(rule, finish(&terms), 8, 1.0, deadlines.len(), |at| ms(deadlines[at]))
+        select(rule, &finish(&terms), 8, 1.0, deadlines.len(), |at| ms(deadlines[at]))
     };
     // One that leaves room for two against six that can join without it.
     let one_late = [7.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0];
@@ -435,10 +435,84 @@ fn the_price_of_gpu_time_says_how_many_may_be_dropped_for_one_that_joins() {
     let finish = Finish { terms: &terms, now: Nanos::ZERO, gpu_free_at: Nanos::ZERO };
     // Five that leave room for five against three more.
     let late = [10.0, 10.0, 10.0, 10.0, 10.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0];
-    let at = |rule, price| select(rule, finish, 8, price, late.len(), |at| ms(late[at])).dropped;
+    let at = |rule, price| select(rule, &finish, 8, price, late.len(), |at| ms(late[at])).dropped;
     let dropped = [0.0, 1.0, 1.6, 1.7, f32::INFINITY].map(|price| at(DropRule::Exchange, price));
     assert_eq!(dropped, [0, 0, 0, 5, 5]);
     assert_eq!([DropRule::Timeout, DropRule::Window].map(|rule| at(rule, 1.0)), [0, 5]);
+}
+
+/// b + 5 ms for a batch of b quick requests, application 0; 4 b + 5 ms for slow ones, application 1;
+/// at best half of that.
+fn of_two_applications() -> QueueConfig {
+    let own = [1.0, 4.0].map(|alpha| {
+        let profile = Profile::linear(ms(alpha), ms(5.0), 64).unwrap();
+        let half = Nanos(profile.latency(1).0 / 2);
+        profile.with_best(half)
+    });
+    let profile = own[1].clone().of_applications(own.into());
+    QueueConfig { profile, ..terms("symphony", DropRule::Exchange) }
+}
+
+#[test]
+fn a_batch_takes_as_long_as_that_of_the_slowest_of_its_applications() {
+    let mut queue = ModelQueue::new(of_two_applications(), Nanos::ZERO);
+    let mut log = Log::default();
+    for (id, application) in [(1, 0), (2, 0), (3, 1)] {
+        let request = Request { application, ..request(id, Nanos::ZERO, ms(15.0)) };
+        queue.apply_request(Nanos::ZERO, &request, &mut log);
+    }
+    assert_eq!(queue.len(), 3, "quick ones do not wait in vain");
+    log.take();
+    // Three would take 17 ms. Two quick ones take 7.
+    queue.apply(Nanos::ZERO, ModelEvent::Grant(grant(Nanos::ZERO)), &mut log);
+    let two = Said::Dispatch { exec_at: Nanos::ZERO, latest: ms(8.0), ids: vec![1, 2] };
+    assert_eq!(log.take()[..2], [two, Said::Report(Some(Nanos::ZERO), ms(7.0))]);
+    // A slow one takes 9 ms by itself, 4.5 ms at best: it is doubtful from 6 ms on, when a quick
+    // one would not be.
+    queue.apply(ms(8.0), ModelEvent::Timer, &mut log);
+    assert_eq!(log.take(), [Said::Ready(ms(15.0 - 4.5 + 20.0), Nanos::ZERO)]);
+    let quick = Request { application: 0, ..request(4, ms(8.0), ms(15.0)) };
+    queue.apply_request(ms(8.0), &quick, &mut log);
+    assert_eq!(log.take()[0], Said::End(3, Ending::DroppedInQueue));
+}
+
+proptest::proptest! {
+    /// A selection by applications is the one that trying each head in turn finds, and its batch
+    /// is in time.
+    #[test]
+    fn a_selection_among_applications_is_the_first_that_fits(
+        waiting in proptest::collection::vec((0u64..60, 0u8..2), 1..30),
+        target in 1usize..12,
+    ) {
+        let terms = of_two_applications();
+        let mut deadlines: Vec<u64> = waiting.iter().map(|one| one.0).collect();
+        deadlines.sort_unstable();
+        let requests = deadlines.iter().zip(&waiting).map(|(&at, &(_, application))| {
+            Request { application, ..request(at, Nanos::ZERO, Nanos::from_millis(at)) }
+        });
+        let queue: VecDeque<Request> = requests.collect();
+        let start = Finish { terms: &terms, now: Nanos::ZERO, gpu_free_at: ms(1.0) };
+        let applications = terms.profile.applications().unwrap();
+        let finish = FinishByApplication { finish: start, applications, queue: &queue };
+        let deadline = |at: usize| queue[at].deadline;
+        let fits = |from: usize, size: usize| {
+            from + size <= queue.len() && finish.of(from, size) <= deadline(from)
+        };
+        let whole = (0..queue.len()).find(|&from| fits(from, queue.len() - from));
+        let wanted = target.min(whole.map_or(1, |from| queue.len() - from));
+        let found = select(DropRule::Window, &finish, target, 1.0, queue.len(), deadline);
+        match (0..queue.len()).find(|&from| fits(from, wanted)) {
+            None => proptest::prop_assert_eq!(found, Selection { dropped: queue.len(), size: 0 }),
+            Some(from) => {
+                let size = (wanted..).take_while(|&size| fits(from, size)).last().unwrap();
+                proptest::prop_assert_eq!(found, Selection { dropped: from, size });
+            }
+        }
+        for size in 1..=queue.len() {
+            let all = 0..=queue.len() - size;
+            proptest::prop_assert!(all.into_iter().all(|from| finish.of(from, size) >= finish.least(size)));
+        }
+    }
 }
 
 /// The rows of a request, taken in together.

@@ -1,15 +1,14 @@
 //! Groups of applications of a model that are best served together. Apart, short requests run with
-//! short ones; together, batches are larger and the fixed cost of a batch is paid less often.
+//! short ones; together, batches are larger and the fixed cost of a batch is paid less often. In a
+//! group requests are still told apart: a batch takes as long as that of the slowest application of
+//! its requests.
 
 use crate::profile::Profile;
 use crate::run_time::{AT_BEST_PERCENT, Application, RunTimeEstimate, VaryingModel, WITHIN_PERCENT};
 use crate::workload::WorkloadModel;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
-
-/// The GPU time that serving applications together must save to be worth it: apart, the short ones
-/// are also served where the long ones are not in time (docs/varying.md).
-const WORTH_IT: f64 = 0.1;
 
 /// Applications of a model that are served together.
 #[derive(Clone, Debug)]
@@ -18,7 +17,8 @@ pub(super) struct ApplicationGroup {
     pub(super) members: Vec<usize>,
     /// The group as a model whose only applications they are.
     pub(super) varying: VaryingModel,
-    /// What batches of it take: what [`WITHIN_PERCENT`] of them do not exceed.
+    /// What batches of it take: what [`WITHIN_PERCENT`] of them do not exceed. With those of all
+    /// of the model's applications, where the group has several.
     pub(super) profile: Profile,
     /// The group's part of the model's requests.
     pub(super) part: f64,
@@ -53,13 +53,13 @@ impl ApplicationGroup {
 
 /// Returns the applications of a model in groups that are served together: from each by itself on,
 /// the two neighbours by run time whose union takes the least GPU time are joined, and of all these
-/// divisions the finest is taken beside which no coarser one saves [`WORTH_IT`].
+/// divisions the one is taken that takes the least.
 pub(super) fn groups_of(model: &WorkloadModel, varying: &VaryingModel, gpus: usize) -> Vec<ApplicationGroup> {
-    let mut order: Vec<usize> = (0..varying.applications.len()).collect();
-    let mean = |at: usize| varying.applications[at].run_times.mean();
-    order.sort_by(|&a, &b| mean(a).total_cmp(&mean(b)));
     let mut groups: Vec<ApplicationGroup> =
-        order.into_iter().map(|at| ApplicationGroup::new(model, varying, vec![at])).collect();
+        (0..varying.applications.len()).map(|at| ApplicationGroup::new(model, varying, vec![at])).collect();
+    let alone: Arc<[Profile]> = groups.iter().map(|group| group.profile.clone()).collect();
+    let mean = |group: &ApplicationGroup| group.varying.applications[0].run_times.mean();
+    groups.sort_by(|a, b| mean(a).total_cmp(&mean(b)));
     let slo_ms = model.slo.as_millis_f64();
     let (mut chosen, mut chosen_ms) = (groups.clone(), ms_per_request(&groups, slo_ms, gpus));
     while groups.len() > 1 {
@@ -72,10 +72,12 @@ pub(super) fn groups_of(model: &WorkloadModel, varying: &VaryingModel, gpus: usi
         let all = (0..groups.len() - 1).map(joined);
         let Some((ms, best)) = all.min_by(|a, b| a.0.total_cmp(&b.0)) else { break };
         groups = best;
-        if ms < chosen_ms * (1.0 - WORTH_IT) {
+        if ms < chosen_ms {
             (chosen, chosen_ms) = (groups.clone(), ms);
         }
     }
+    let of_several = chosen.iter_mut().filter(|group| group.members.len() > 1);
+    of_several.for_each(|group| group.profile = group.profile.clone().of_applications(alone.clone()));
     chosen
 }
 
