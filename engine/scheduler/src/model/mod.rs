@@ -40,7 +40,9 @@ use alloc::collections::VecDeque;
 pub use event::ModelEvent;
 use losses::Losses;
 use rate::RateMeter;
-use selection::{Finish, FinishByApplication, Selection, batch_time, partition_point, select, target_batch};
+use selection::{
+    BatchFinish, Finish, FinishByApplication, Selection, batch_time, partition_point, select, target_batch,
+};
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Ending, GpuId, ModelId, NO_DEADLINE, QueueId, Request};
 
@@ -535,18 +537,26 @@ impl ModelQueue {
     }
 
     /// Selects from the queue by the rule of the moment.
-    #[inline]
+    #[inline(always)]
     fn select(&self, finish: Finish<'_>) -> Selection {
-        let (rule, target, price, len) =
-            (self.drop_rule(), self.target, self.setting.price, self.queue.len());
-        let deadline = |at: usize| self.queue[at].deadline;
         match self.terms.profile.applications() {
-            None => select(rule, &finish, target, price, len, deadline),
-            Some(applications) => {
-                let finish = FinishByApplication { finish, applications, queue: &self.queue };
-                select(rule, &finish, target, price, len, deadline)
-            }
+            None => self.select_by(&finish),
+            Some(applications) => self.select_among(finish, applications),
         }
+    }
+
+    #[inline(always)]
+    fn select_by(&self, finish: &impl BatchFinish) -> Selection {
+        let deadline = |at: usize| self.queue[at].deadline;
+        select(self.drop_rule(), finish, self.target, self.setting.price, self.queue.len(), deadline)
+    }
+
+    /// [`ModelQueue::select`] where requests are told apart: a function of its own, so that the
+    /// other stays small.
+    #[cold]
+    #[inline(never)]
+    fn select_among(&self, finish: Finish<'_>, applications: &[Profile]) -> Selection {
+        self.select_by(&FinishByApplication { finish, applications, queue: &self.queue })
     }
 
     /// What the batch of `size` requests behind the first `from` takes.

@@ -104,6 +104,8 @@ impl BatchFinish for FinishByApplication<'_> {
 /// Returns what the batch of `size` requests behind the first `from` of a queue takes, by the
 /// profiles of the applications: as long as that of the slowest of its own. Where so many do not
 /// wait, any may join, and it takes as long as `profile` says at least. O(size).
+#[cold]
+#[inline(never)]
 pub fn batch_time(
     profile: &Profile,
     applications: &[Profile],

@@ -1,6 +1,5 @@
 //! What a model's queue decides, moment by moment.
 
-use super::selection::BatchFinish;
 use super::*;
 use crate::deferral::Slack;
 use crate::policy::by_name;
