@@ -77,7 +77,7 @@ fn a_selection(name: &'static str, about: &'static str, len: usize, first_ms: f6
         Box::new(move |times| {
             for _ in 0..times {
                 let finish = Finish { terms: &queue_config, now: black_box(now), gpu_free_at: Nanos::ZERO };
-                black_box(select(DropRule::Window, &finish, 80, 1.0, deadlines.len(), |at| deadlines[at]));
+                black_box(select(DropRule::Window, finish, 80, 1.0, deadlines.len(), |at| deadlines[at]));
             }
         })
     })

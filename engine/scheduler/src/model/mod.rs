@@ -517,9 +517,20 @@ impl ModelQueue {
     }
 
     /// Drops what can't be helped and forms the candidate anew.
+    #[inline]
     fn reselect(&mut self, now: Nanos, gpu_free_at: Nanos, sink: &mut impl ModelSink) {
+        match self.terms.profile.applications() {
+            None => self.reselect_as::<false>(now, gpu_free_at, sink),
+            Some(_) => self.reselect_as::<true>(now, gpu_free_at, sink),
+        }
+    }
+
+    /// [`ModelQueue::reselect`]; `APART` where requests are told apart by their applications, which
+    /// costs a queue of requests that are all alike nothing.
+    fn reselect_as<const APART: bool>(&mut self, now: Nanos, gpu_free_at: Nanos, sink: &mut impl ModelSink) {
         let finish = Finish { terms: &self.terms, now, gpu_free_at };
-        let Selection { mut dropped, size } = self.select(finish);
+        let Selection { mut dropped, size } =
+            if APART { self.select(finish) } else { self.select_by(finish) };
         let tried = size == 0 && self.may_try_last(finish);
         if tried {
             dropped -= 1;
@@ -532,31 +543,24 @@ impl ModelQueue {
         }
         self.candidate = match tried {
             true => Some(self.candidate_to_try()),
-            false => (size > 0).then(|| self.candidate_of(now, self.uncut(finish, size))),
+            false => (size > 0).then(|| self.candidate_of::<APART>(now, self.uncut(finish, size))),
         };
     }
 
     /// Selects from the queue by the rule of the moment.
-    #[inline(always)]
     fn select(&self, finish: Finish<'_>) -> Selection {
         match self.terms.profile.applications() {
-            None => self.select_by(&finish),
-            Some(applications) => self.select_among(finish, applications),
+            None => self.select_by(finish),
+            Some(applications) => {
+                self.select_by(FinishByApplication { finish, applications, queue: &self.queue })
+            }
         }
     }
 
     #[inline(always)]
-    fn select_by(&self, finish: &impl BatchFinish) -> Selection {
+    fn select_by(&self, finish: impl BatchFinish) -> Selection {
         let deadline = |at: usize| self.queue[at].deadline;
         select(self.drop_rule(), finish, self.target, self.setting.price, self.queue.len(), deadline)
-    }
-
-    /// [`ModelQueue::select`] where requests are told apart: a function of its own, so that the
-    /// other stays small.
-    #[cold]
-    #[inline(never)]
-    fn select_among(&self, finish: Finish<'_>, applications: &[Profile]) -> Selection {
-        self.select_by(&FinishByApplication { finish, applications, queue: &self.queue })
     }
 
     /// What the batch of `size` requests behind the first `from` takes.
@@ -641,21 +645,22 @@ impl ModelQueue {
             self.queue.range(..fits).rev().take_while(|row| row.is_of_one_with(&last)).count()
         });
         let size = if cut < fits { fits - cut } else { fits };
-        self.candidate = (size > 0).then(|| self.candidate_of(now, size));
+        self.candidate = (size > 0).then(|| self.candidate_of::<true>(now, size));
     }
 
-    fn candidate_of(&self, now: Nanos, size: usize) -> Candidate {
-        let QueueConfig { network, slack, .. } = &self.terms;
+    fn candidate_of<const APART: bool>(&self, now: Nanos, size: usize) -> Candidate {
+        let QueueConfig { profile, network, slack, .. } = &self.terms;
         let head_deadline = self.queue[0].deadline;
         let delay = network.delay(size);
-        let latest = head_deadline - self.batch_time(0, size) - slack.latest;
+        let takes = |size| if APART { self.batch_time(0, size) } else { profile.latency(size) };
+        let latest = head_deadline - takes(size) - slack.latest;
         if matches!(self.role, ClassRole::Below(_)) {
             let due = Nanos::ZERO;
             return Candidate { size, early: due, due, latest, delay, tried: false };
         }
         let joining = self.joining(size);
         let fetch = Nanos(network.data_per_request.0 * joining as u64);
-        let frontrun = head_deadline - self.batch_time(0, size + joining) - fetch - slack.frontrun;
+        let frontrun = head_deadline - takes(size + joining) - fetch - slack.frontrun;
         let when = self.terms.deferral.when(&Moment {
             now,
             size,

@@ -57,7 +57,7 @@ impl Finish<'_> {
 }
 
 /// When the batches of a queue would finish.
-pub trait BatchFinish {
+pub trait BatchFinish: Copy {
     /// fin of the batch of `size` requests behind the first `from`. It does not fall where a
     /// request joins at either end.
     fn of(&self, from: usize, size: usize) -> Nanos;
@@ -104,8 +104,6 @@ impl BatchFinish for FinishByApplication<'_> {
 /// Returns what the batch of `size` requests behind the first `from` of a queue takes, by the
 /// profiles of the applications: as long as that of the slowest of its own. Where so many do not
 /// wait, any may join, and it takes as long as `profile` says at least. O(size).
-#[cold]
-#[inline(never)]
 pub fn batch_time(
     profile: &Profile,
     applications: &[Profile],
@@ -126,10 +124,10 @@ pub fn batch_time(
 /// [`DropRule::Exchange`], see [`Selection::if_worth`]; 0 never drops for a larger batch, infinity
 /// always does. O(log len) and a step per request that joins; where requests differ, a step per
 /// request that would be in time if all of its batch were of the quickest application, and is not.
-#[inline]
+#[inline(always)]
 pub fn select(
     rule: DropRule,
-    finish: &impl BatchFinish,
+    finish: impl BatchFinish,
     target: usize,
     price: f32,
     len: usize,
@@ -162,7 +160,7 @@ pub fn select(
 /// Selects from a queue that can't run whole.
 #[inline]
 fn select_window(
-    finish: &impl BatchFinish,
+    finish: impl BatchFinish,
     target: usize,
     len: usize,
     deadline: &impl Fn(usize) -> Nanos,
@@ -185,7 +183,7 @@ fn select_window(
 
 /// The largest batch behind the first `from`, from `size` up to `room`, that finishes by the
 /// deadline of its head.
-fn grow(finish: &impl BatchFinish, from: usize, mut size: usize, room: usize, head_deadline: Nanos) -> usize {
+fn grow(finish: impl BatchFinish, from: usize, mut size: usize, room: usize, head_deadline: Nanos) -> usize {
     while size < room && finish.of(from, size + 1) <= head_deadline {
         size += 1;
     }

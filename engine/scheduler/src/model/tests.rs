@@ -417,7 +417,7 @@ fn requests_are_dropped_only_where_as_many_more_can_join() {
     let finish = |terms| Finish { terms, now: Nanos::ZERO, gpu_free_at: Nanos::ZERO };
     let terms = terms("symphony", DropRule::Exchange);
     let select = |rule, deadlines: &[f64]| {
-        select(rule, &finish(&terms), 8, 1.0, deadlines.len(), |at| ms(deadlines[at]))
+        select(rule, finish(&terms), 8, 1.0, deadlines.len(), |at| ms(deadlines[at]))
     };
     // One that leaves room for two against six that can join without it.
     let one_late = [7.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0];
@@ -434,7 +434,7 @@ fn the_price_of_gpu_time_says_how_many_may_be_dropped_for_one_that_joins() {
     let finish = Finish { terms: &terms, now: Nanos::ZERO, gpu_free_at: Nanos::ZERO };
     // Five that leave room for five against three more.
     let late = [10.0, 10.0, 10.0, 10.0, 10.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0];
-    let at = |rule, price| select(rule, &finish, 8, price, late.len(), |at| ms(late[at])).dropped;
+    let at = |rule, price| select(rule, finish, 8, price, late.len(), |at| ms(late[at])).dropped;
     let dropped = [0.0, 1.0, 1.6, 1.7, f32::INFINITY].map(|price| at(DropRule::Exchange, price));
     assert_eq!(dropped, [0, 0, 0, 5, 5]);
     assert_eq!([DropRule::Timeout, DropRule::Window].map(|rule| at(rule, 1.0)), [0, 5]);
@@ -499,7 +499,7 @@ proptest::proptest! {
         };
         let whole = (0..queue.len()).find(|&from| fits(from, queue.len() - from));
         let wanted = target.min(whole.map_or(1, |from| queue.len() - from));
-        let found = select(DropRule::Window, &finish, target, 1.0, queue.len(), deadline);
+        let found = select(DropRule::Window, finish, target, 1.0, queue.len(), deadline);
         match (0..queue.len()).find(|&from| fits(from, wanted)) {
             None => proptest::prop_assert_eq!(found, Selection { dropped: queue.len(), size: 0 }),
             Some(from) => {
