@@ -440,8 +440,8 @@ fn the_price_of_gpu_time_says_how_many_may_be_dropped_for_one_that_joins() {
     assert_eq!([DropRule::Timeout, DropRule::Window].map(|rule| at(rule, 1.0)), [0, 5]);
 }
 
-/// b + 5 ms for a batch of b quick requests, application 0; 4 b + 5 ms for slow ones, application 1;
-/// at best half of that.
+/// b + 5 ms for a batch of b quick requests, application 0; 4 b + 5 ms for slow ones, application
+/// 1; at best half of that.
 fn of_two_applications() -> QueueConfig {
     let own = [1.0, 4.0].map(|alpha| {
         let profile = Profile::linear(ms(alpha), ms(5.0), 64).unwrap();
