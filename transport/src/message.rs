@@ -109,11 +109,25 @@ pub struct Request {
     /// The application that it comes from, among its model's: requests of one application have like
     /// run times. 0 where there is one.
     pub application: u8,
+    /// 1 if it is made once more, since it was dropped before the time of `again_us` had passed;
+    /// else 0.
+    pub is_again: u8,
+    /// The time after `deadline`, in microseconds, for which it is made once more if it is dropped:
+    /// the deadline of a query's stage that others come after is a goal. 0 for any other.
+    pub again_us: u32,
     /// Zero.
-    pub padding: [u8; 9],
+    pub padding: [u8; 4],
 }
 
 impl Request {
+    /// Returns the request that is made if this one is dropped, where that is not its end.
+    #[inline]
+    pub fn again(&self) -> Option<Request> {
+        let more = Nanos::from_micros(u64::from(self.again_us));
+        let again = Request { deadline: self.deadline + more, is_again: 1, again_us: 0, ..*self };
+        (self.again_us > 0).then_some(again)
+    }
+
     /// Whether the two are rows of one request.
     #[inline]
     pub fn is_of_one_with(&self, other: &Request) -> bool {

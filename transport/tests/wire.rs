@@ -41,7 +41,8 @@ fn request() -> impl Strategy<Value = Vec<Request>> {
                 takes_back,
                 row,
                 rows_after: rows_after - row,
-                padding: [0; 9],
+                is_again: drawn.is_again & 1,
+                padding: [0; 4],
                 ..drawn
             };
             (0..=rows_after).map(row).collect()

@@ -4,6 +4,7 @@
 use proptest::prelude::*;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy::tuning::Tuner;
+use symphony_scheduler::policy::tuning::replay::{ReplayedRule, replay};
 use symphony_scheduler::policy::{PolicyOptions, by_name, deferral};
 use symphony_scheduler::profile::Profile;
 use symphony_scheduler::rule_setting::{Prefer, RuleSetting};
@@ -231,4 +232,32 @@ fn a_look_replays_long_slos_for_longer_and_lower_classes_not_at_all() {
     let mut lower = tuner_of(&workload);
     feed(&mut lower, &workload, [Nanos::ZERO, Nanos::from_secs(10)], Nanos::from_millis(3));
     assert_eq!(lower.next_look(), Nanos::MAX);
+}
+
+/// The deadline of a query's stage may be a goal: what is dropped for it is asked for again, in a
+/// replay as in the pool.
+#[test]
+fn a_request_that_is_dropped_for_its_goal_is_made_once_more_in_replays() {
+    let workload = Workload::of_models(1, 1.0, vec![model(1.0, 9.0, 30.0, Arrival::Poisson)]);
+    let rule = ReplayedRule {
+        drop: DropRule::Exchange,
+        deferral: deferral("symphony").unwrap(),
+        setting: RuleSetting::default(),
+    };
+    let bad = |again_us: u32| {
+        // One request takes 10 ms, and two 11.
+        let deadline = Nanos::from_millis(5);
+        let requests = [0, 1, 2].map(|id| Request { id, deadline, again_us, ..Request::default() });
+        let all = Nanos::ZERO..Nanos::from_millis(100);
+        let outcome = replay(&workload, &rule, &[1.0], requests.iter(), all, 1.0);
+        assert_eq!(outcome.offered(), 3.0);
+        outcome.models[0].bad
+    };
+    assert_eq!([0, 4_000, 5_000, 20_000].map(bad), [3.0, 3.0, 2.0, 0.0]);
+    let mut tuner = Tuner::new(&workload, rule.drop, rule.deferral, rule.setting, Prefer::Efficiency);
+    let first = Request { again_us: 5_000, ..Request::default() };
+    tuner.note(&first.again().unwrap());
+    assert_eq!(tuner.next_look(), Nanos::MAX, "nothing to replay");
+    tuner.note(&first);
+    assert!(tuner.next_look() < Nanos::MAX);
 }

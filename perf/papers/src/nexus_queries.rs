@@ -7,9 +7,9 @@
 //! GPU. Beside Poisson arrivals there are bursty ones, of gamma shape 0.1: their rate changes
 //! within an epoch.
 //!
-//! About a minute of one core.
+//! About two minutes of one core.
 
-use super::systems::{DEFAULT, NEXUS, System};
+use super::systems::{DEFAULT, NEXUS, System, TUNED};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
 use symphony_perf::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
@@ -22,7 +22,7 @@ use symphony_transport::message::ModelId;
 const SLOS_MS: [u32; 3] = [300, 400, 500];
 const GAMMAS: [f64; 3] = [0.1, 1.0, 10.0];
 const ARRIVALS: [(&str, Arrival); 2] = [("Poisson", Arrival::Poisson), ("bursty", Arrival::Gamma(0.1))];
-const SYSTEMS: [System; 2] = [NEXUS, DEFAULT];
+const SYSTEMS: [System; 3] = [NEXUS, DEFAULT, TUNED];
 
 /// Seconds of each run, and under `--full`: several epochs of the split.
 const SECONDS: (u64, u64) = (100, 300);

@@ -2,7 +2,7 @@
 //! (section 6.2), which plans it by the means of the epoch before: chains of two and three stages,
 //! a fan and a join, whose rate, number of items per item, or both go up and down every few
 //! seconds. This engine's split beside Nexus's and the even one, under Nexus's scheduler and the
-//! default.
+//! default, with its tuner and without.
 //!
 //! The models are those of [`super::nexus_queries`], and one as cheap as GoogLeNet. In the high
 //! half of a cycle of 10 s a load that varies is four times that of the low half.
@@ -10,10 +10,10 @@
 //! The split is planned every 10 s here, where Nexus's epochs are of 30 to 60 s: each has one cycle
 //! or more, and the same means.
 //!
-//! About two minutes of one core.
+//! About three minutes of one core.
 
 use super::nexus_features::on_1080ti;
-use super::systems::{DEFAULT, NEXUS, System};
+use super::systems::{DEFAULT, NEXUS, System, TUNED};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
 use symphony_perf::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
@@ -29,7 +29,7 @@ const SLO_MS: f64 = 400.0;
 /// The length of a half of a cycle, and the loads of both: within an epoch of the split.
 const HALF: Nanos = Nanos::from_secs(5);
 const LOADS: [f64; 2] = [0.4, 1.6];
-const SYSTEMS: [System; 2] = [NEXUS, DEFAULT];
+const SYSTEMS: [System; 3] = [NEXUS, DEFAULT, TUNED];
 
 /// Seconds of each run, and under `--full`.
 const SECONDS: (u64, u64) = (100, 300);

@@ -95,6 +95,7 @@ impl CheckedRecord for Request {
         let rows = u32::from(self.row) + u32::from(self.rows_after);
         demand(self.takes_back == 0 || rows == 0, "takes_back", self.takes_back, "0 where there are rows")?;
         demand(Class::new(self.class.number()).is_some(), "class", self.class.number(), "0 to 3")?;
+        demand(self.is_again <= 1, "is_again", self.is_again, "0 or 1")?;
         let wrong = self.padding.iter().copied().find(|&byte| byte != 0);
         demand(wrong.is_none(), "padding", wrong.unwrap_or_default(), "0")
     }

@@ -420,7 +420,11 @@ impl Frontend {
         let wanted = match due {
             Due::Slo | Due::Never => slo,
             Due::Within(time) => time.min(slo),
-            Due::Carried(time) => time,
+            Due::Carried { within, .. } => within,
+        };
+        let (more, is_again) = match due {
+            Due::Carried { more, is_again, .. } => (more, is_again),
+            _ => (Nanos::ZERO, false),
         };
         let (due, deadline, reserve) = match due {
             // Such requests get distinct deadlines, so that they are served in order and can be
@@ -451,6 +455,8 @@ impl Frontend {
                 rows_after: (rows - 1 - row) as u16,
                 frontend: self.id as u8,
                 class,
+                is_again: u8::from(is_again),
+                again_us: u32::try_from(more.0 / 1_000).unwrap_or(u32::MAX),
                 ..Request::default()
             };
             ring.write(request).expect("room was checked, and this is the only producer");

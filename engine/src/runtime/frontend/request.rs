@@ -40,8 +40,15 @@ pub enum Due {
     Slo,
     /// Within this time or the model's SLO, whichever is less.
     Within(Nanos),
-    /// Within this time, whatever the model's SLO: that of a stage follows from its query's.
-    Carried(Nanos),
+    /// Whatever the model's SLO: the time of a stage follows from its query's.
+    Carried {
+        /// Within this time.
+        within: Nanos,
+        /// If it is dropped it is made once more, for so much more time; zero if it is not.
+        more: Nanos,
+        /// It is made once more.
+        is_again: bool,
+    },
     /// Never, as for a batch client: it waits until a GPU is left over.
     Never,
 }

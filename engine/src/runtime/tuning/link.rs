@@ -43,6 +43,8 @@ pub(crate) struct SampledArrival {
     pub(crate) model: ModelId,
     pub(crate) arrival: Nanos,
     pub(crate) deadline: Nanos,
+    /// See [`Request::again_us`].
+    pub(crate) again_us: u32,
 }
 
 /// The tuner's end of the link to a ModelThread.
@@ -113,16 +115,17 @@ impl TunedLink {
     #[cold]
     pub(crate) fn sample(&mut self, request: &Request) {
         let ids = QueueIds::new(self.group_of.len());
-        if ids.class(request.queue) > Class::HIGHEST || request.takes_back != 0 {
+        let is_other = request.takes_back != 0 || request.is_again != 0;
+        if is_other || ids.class(request.queue) > Class::HIGHEST {
             return;
         }
         let model = ids.model(request.queue);
         let wanted = &mut self.wanted[self.group_of[model.0 as usize] as usize];
         if *wanted > 0 {
             (*wanted, self.sampling) = (*wanted - 1, self.sampling - 1);
-            let Request { arrival, deadline, .. } = *request;
+            let Request { arrival, deadline, again_us, .. } = *request;
             // Without room the tuner is far behind: what it has is enough.
-            let _ = self.arrivals.push(SampledArrival { model, arrival, deadline });
+            let _ = self.arrivals.push(SampledArrival { model, arrival, deadline, again_us });
         }
     }
 

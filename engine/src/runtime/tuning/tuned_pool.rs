@@ -114,12 +114,13 @@ impl TunedPool {
         let span = (last - self.sampled_from).as_secs_f64().max(1e-3);
         let rate = self.sampled.len() as f64 / span;
         let enough = Nanos::from_secs_f64(SAMPLED * self.tuner.replayed(rate) as f64 / rate);
-        for SampledArrival { model, arrival, deadline } in self.sampled.drain(..) {
+        for SampledArrival { model, arrival, deadline, again_us } in self.sampled.drain(..) {
             let Some(at) = self.models.iter().position(|own| *own == model) else { continue };
             self.tuner.note(&Request {
                 arrival: arrival - self.began,
                 deadline: if deadline == NO_DEADLINE { deadline } else { deadline - self.began },
                 queue: ModelId(at as u32).only_queue(),
+                again_us,
                 ..Request::default()
             });
         }

@@ -145,10 +145,11 @@ impl Tuner {
     }
 
     /// Notes a request that has arrived. Those of lower classes say nothing: they take what is
-    /// left.
+    /// left. Nor do those that are made once more: a replay makes its own.
     #[inline]
     pub fn note(&mut self, request: &Request) {
-        if self.workload.models[request.queue.0 as usize].class > Class::HIGHEST {
+        let is_lower = self.workload.models[request.queue.0 as usize].class > Class::HIGHEST;
+        if is_lower || request.is_again != 0 {
             return;
         }
         if self.recent.len() >= REPLAYED {

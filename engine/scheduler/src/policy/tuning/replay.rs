@@ -113,26 +113,28 @@ pub fn replay<'a>(
     scheduler.expect(start, &rates.iter().map(|rate| rate * stress).collect::<Vec<_>>());
     let tallies = vec![ReplayTally::default(); workload.models.len()];
     let outcome = ReplayOutcome { models: tallies, ..ReplayOutcome::default() };
-    let mut gpus = ReplayedGpus { counted, completions: BinaryHeap::new(), outcome };
+    let mut gpus = ReplayedGpus { counted, completions: BinaryHeap::new(), again: Vec::new(), outcome };
     loop {
         let arrival = arrivals.peek().map_or(Nanos::MAX, |next| next.arrival);
         let completion = gpus.completions.peek().map_or(Nanos::MAX, |next| next.0.finished);
         let timer = scheduler.next_timer();
+        let now = arrival.min(timer).min(completion);
         // As in the simulator: completions first, then requests, then timers.
-        match arrival.min(timer).min(completion) {
-            Nanos::MAX => return gpus.outcome,
-            now if completion <= now => {
-                let done = gpus.take_completion();
-                scheduler.on_completion(now, done, &mut gpus);
+        if now == Nanos::MAX {
+            return gpus.outcome;
+        } else if completion <= now {
+            let done = gpus.take_completion();
+            scheduler.on_completion(now, done, &mut gpus);
+        } else if let Some(request) = arrivals.next_if(|next| next.arrival <= now) {
+            if request.arrival >= gpus.counted.start {
+                gpus.outcome.models[request.queue.0 as usize].offered += 1.0;
             }
-            now if arrival <= now => {
-                let Some(request) = arrivals.next() else { continue };
-                if request.arrival >= gpus.counted.start {
-                    gpus.outcome.models[request.queue.0 as usize].offered += 1.0;
-                }
-                scheduler.on_request(now, request, &mut gpus);
-            }
-            now => scheduler.on_timer(now, &mut gpus),
+            scheduler.on_request(now, request, &mut gpus);
+        } else {
+            scheduler.on_timer(now, &mut gpus);
+        }
+        while let Some(again) = gpus.again.pop() {
+            scheduler.on_request(now, again, &mut gpus);
         }
     }
 }
@@ -160,6 +162,8 @@ struct ReplayedBatch {
 struct ReplayedGpus {
     /// When the requests come that count.
     counted: Range<Nanos>,
+    /// Requests that were dropped and are made once more.
+    again: Vec<Request>,
     completions: BinaryHeap<Reverse<ReplayedBatch>>,
     outcome: ReplayOutcome,
 }
@@ -207,6 +211,9 @@ impl Decisions for ReplayedGpus {
     }
 
     fn end(&mut self, request: &Request, _: Ending, _: Nanos) {
-        self.lost(request);
+        match request.again() {
+            Some(again) => self.again.push(again),
+            None => self.lost(request),
+        }
     }
 }

@@ -144,6 +144,7 @@ impl RunningQueries {
             };
             // The query may have ended since, by another item.
             let Some(query) = self.running.get_mut(&number) else { continue };
+            let is_again = matches!(due, DueItem::Again(_));
             let (item, deadline) = match due {
                 DueItem::Arriving(_, stage) => {
                     let RunningQuery { graph, deadline: query_deadline, .. } = *query;
@@ -155,7 +156,11 @@ impl RunningQueries {
                 DueItem::Again(item) => (item, item.deadline),
             };
             let model = self.graphs[query.graph].graph.stages[item.stage].model;
-            let request = traffic.request(workload, model, now, deadline);
+            let request = Request {
+                is_again: u8::from(is_again),
+                again_us: u32::try_from((item.deadline - deadline).0 / 1_000).unwrap_or(u32::MAX),
+                ..traffic.request(workload, model, now, deadline)
+            };
             query.open.push(request.id);
             self.items.insert(request.id, item);
             observer.item_arrived(number, item.stage, &request);

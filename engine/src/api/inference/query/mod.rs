@@ -55,7 +55,7 @@ pub(super) async fn run<'m: 'r, 'r>(
     let due = match ask.due {
         Due::Never => Nanos::MAX,
         Due::Slo => began + info.slo,
-        Due::Within(time) | Due::Carried(time) => began + time.min(info.slo),
+        Due::Within(time) | Due::Carried { within: time, .. } => began + time.min(info.slo),
     };
     let given = given(&inputs, &mut memory).await?;
     drop(inputs);
@@ -195,7 +195,8 @@ impl<'m> StageRequest<'m> {
             let mut first = self.reply(services).await.map_err(failed)?;
             let now = services.engine.now();
             if self.is_before_deadline(&first, now) {
-                self.ask.due = Due::Carried(self.deadline - now);
+                let within = self.deadline - now;
+                self.ask.due = Due::Carried { within, more: Nanos::ZERO, is_again: true };
                 let began = first.timeline.arrival;
                 first = self.reply(services).await.map_err(failed)?;
                 first.timeline.arrival = began;
@@ -285,7 +286,9 @@ impl<'m> QueryRun<'m, '_> {
             due => {
                 let (queries, now) = (&self.services.queries, self.services.engine.now());
                 let deadline = queries.deadline(self.query, stage, due);
-                (Due::Carried(queries.goal(self.query, stage, now, deadline) - now), deadline)
+                let goal = queries.goal(self.query, stage, now, deadline);
+                let (within, more) = (goal - now, deadline - goal);
+                (Due::Carried { within, more, is_again: false }, deadline)
             }
         };
         let items = self.items(stage, results);
