@@ -11,7 +11,7 @@ use symphony_transport::Nanos;
 /// infinite; none is ever not a number.
 ///
 /// Its text is `PRICE/PATIENCE/LEAD`, as in `1/1/1`, with `/spread` behind it if `spread`, and
-/// `/reserve=MS` behind that, in milliseconds, if there is one.
+/// `/reserve=MS` behind that, in milliseconds, if there is one, or `/brief=MS` if `brief` too.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RuleSetting {
     /// The price of GPU time where requests are dropped, in parts of what the GPUs earn when they
@@ -29,18 +29,21 @@ pub struct RuleSetting {
     /// A batch that takes longer than this does not take the last GPU that is free within this
     /// time: it is left to those that can't wait for another. [`Nanos::MAX`] for none.
     pub reserve: Nanos,
+    /// A batch that the reserve keeps from a GPU takes it all the same, made small enough to be
+    /// over within that time; as it is, if not even a batch of one would be.
+    pub brief: bool,
 }
 
 impl Eq for RuleSetting {}
 
 impl Default for RuleSetting {
     fn default() -> RuleSetting {
-        RuleSetting { price: 1.0, patience: 1.0, lead: 1.0, spread: false, reserve: Nanos::MAX }
+        RuleSetting { price: 1.0, patience: 1.0, lead: 1.0, spread: false, reserve: Nanos::MAX, brief: false }
     }
 }
 
-/// What stands before the reserve in a setting's text.
-const RESERVE: &str = "/reserve=";
+/// What stands before the reserve in a setting's text, with `brief` behind it.
+const RESERVES: [(&str, bool); 2] = [("/reserve=", false), ("/brief=", true)];
 
 impl fmt::Display for RuleSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -50,7 +53,9 @@ impl fmt::Display for RuleSetting {
         }
         match self.reserve {
             Nanos::MAX => Ok(()),
-            Nanos(reserve) => write!(f, "{RESERVE}{}", reserve as f64 / 1e6),
+            Nanos(reserve) => {
+                write!(f, "{}{}", RESERVES[usize::from(self.brief)].0, reserve as f64 / 1e6)
+            }
         }
     }
 }
@@ -58,8 +63,8 @@ impl fmt::Display for RuleSetting {
 /// The reason why a text is no [`RuleSetting`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "{0:?} is no setting: give PRICE/PATIENCE/LEAD, each from 0 to inf, with /spread, /reserve=MS, both in \
-     this order or nothing behind it"
+    "{0:?} is no setting: give PRICE/PATIENCE/LEAD, each from 0 to inf, if need be with /spread behind it, \
+     and with /reserve=MS or /brief=MS behind that"
 )]
 pub struct NoRuleSetting(String);
 
@@ -67,13 +72,16 @@ impl FromStr for RuleSetting {
     type Err = NoRuleSetting;
 
     fn from_str(text: &str) -> Result<RuleSetting, NoRuleSetting> {
-        let (rule, reserve) = text.split_once(RESERVE).map_or((text, None), |(rule, ms)| (rule, Some(ms)));
+        let split =
+            |&(name, brief): &(&str, bool)| text.split_once(name).map(|(rule, ms)| (rule, Some(ms), brief));
+        let (rule, reserve, brief) = RESERVES.iter().find_map(split).unwrap_or((text, None, false));
         let (numbers, spread) = rule.strip_suffix("/spread").map_or((rule, false), |numbers| (numbers, true));
         let in_ms = |ms: &str| ms.parse().ok().filter(|ms: &f64| *ms >= 0.0).map(Nanos::from_millis_f64);
         let reserve = reserve.map_or(Some(Nanos::MAX), in_ms).ok_or_else(|| NoRuleSetting(text.into()))?;
         let mut parts = numbers.split('/').map(|part| part.parse().ok().filter(|part: &f32| *part >= 0.0));
         let mut next = || parts.next().flatten().ok_or_else(|| NoRuleSetting(text.into()));
-        let setting = RuleSetting { price: next()?, patience: next()?, lead: next()?, spread, reserve };
+        let setting =
+            RuleSetting { price: next()?, patience: next()?, lead: next()?, spread, reserve, brief };
         if parts.next().is_some() { Err(NoRuleSetting(text.into())) } else { Ok(setting) }
     }
 }
@@ -120,6 +128,7 @@ mod tests {
             "0.5/2/10",
             "0/3/1/reserve=5.25",
             "0/0/0/spread/reserve=0.000001",
+            "1/1/1/brief=48",
         ] {
             assert_eq!(text.parse::<RuleSetting>().unwrap().to_string(), text);
         }
@@ -133,6 +142,9 @@ mod tests {
             "a/1/1",
             "1/1/1/reserve=",
             "1/1/1/reserve=-1",
+            "1/1/1/brief=",
+            "1/1/1/reserve=1/brief=1",
+            "1/1/1/brief=1/reserve=1",
         ] {
             assert_eq!(text.parse::<RuleSetting>(), Err(NoRuleSetting(text.into())));
         }

@@ -61,11 +61,11 @@ fn steps() -> impl Strategy<Value = Vec<(Nanos, Step)>> {
         8 => Just(Step::Grant),
         1 => Just(Step::StartReserving),
         1 => Just(Step::Stop),
-        1 => (0u8..3, 0u8..3, 0u8..3, any::<bool>(), 0u64..20).prop_map(|(price, patience, lead, spread, ms)| {
+        1 => (0u8..3, 0u8..3, 0u8..3, any::<bool>(), 0u64..20, any::<bool>()).prop_map(|(price, patience, lead, spread, ms, brief)| {
             let factor = |of: u8| [0.0, 0.5, f32::INFINITY][usize::from(of)];
             let [price, patience, lead] = [price, patience, lead].map(factor);
             let reserve = if ms < 10 { Nanos::from_millis(ms) } else { Nanos::MAX };
-            Step::Set(RuleSetting { price, patience, lead, spread, reserve })
+            Step::Set(RuleSetting { price, patience, lead, spread, reserve, brief })
         }),
         1 => prop::array::uniform21(any::<i8>().prop_map(|level| level.max(-TOP_LEVEL)))
             .prop_map(|levels| Step::Rescale(ProfileScale(levels))),

@@ -168,8 +168,15 @@ fn options() -> impl Strategy<Value = PolicyOptions> {
     let triton = (ms(0.0..20.0), prop::collection::btree_set(1usize..40, 0..4), ms(0.1..40.0));
     let factor = || prop_oneof![Just(0.0f32), 0.1f32..10.0, Just(f32::INFINITY)];
     let reserve = || ms(0.0..50.0).prop_map(|ms| ms.unwrap_or(Nanos::MAX));
-    let setting = (factor(), factor(), factor(), any::<bool>(), reserve()).prop_map(
-        |(price, patience, lead, spread, reserve)| RuleSetting { price, patience, lead, spread, reserve },
+    let setting = (factor(), factor(), factor(), any::<bool>(), reserve(), any::<bool>()).prop_map(
+        |(price, patience, lead, spread, reserve, brief)| RuleSetting {
+            price,
+            patience,
+            lead,
+            spread,
+            reserve,
+            brief,
+        },
     );
     let tuning = prop::option::of(prop::sample::select(Prefer::ALL.map(|prefer| prefer.0).to_vec()));
     let preempt = prop_oneof![1.0f64..5.0, Just(f64::INFINITY)];

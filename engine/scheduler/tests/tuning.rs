@@ -136,6 +136,21 @@ fn what_is_better_is_found() {
     assert!(tuned.bad_rate < 0.9 * untuned.bad_rate, "{} of {}", tuned.bad_rate, untuned.bad_rate);
 }
 
+#[test]
+fn batches_that_become_brief_are_found_where_long_ones_keep_the_only_gpu_from_who_is_in_a_hurry() {
+    let models = vec![model(1.0, 4.0, 40.0, Arrival::Poisson), model(2.0, 10.0, 600.0, Arrival::Gamma(0.05))];
+    let workload = Workload { duration: Nanos::from_secs(20), ..Workload::of_models(1, 120.0, models) };
+    let worst = |setting: &str, tuning| {
+        let setting = setting.parse().unwrap();
+        run(&workload, "symphony", &PolicyOptions { setting, tuning, ..PolicyOptions::default() })
+            .worst_bad_rate
+    };
+    let [long, brief] = ["0/0/0/spread", "0/0/0/spread/brief=35"].map(|setting| worst(setting, None));
+    assert!(brief < 0.01 && long > 0.03, "{brief} {long}");
+    let tuned = worst("1/1/1", TUNED);
+    assert!(tuned < 0.01, "{tuned}");
+}
+
 /// Feeds a tuner with requests of the workload's model, `gap` apart, between two times. Returns the
 /// settings that it changes to.
 fn feed(tuner: &mut Tuner, workload: &Workload, [from, to]: [Nanos; 2], gap: Nanos) -> Vec<RuleSetting> {

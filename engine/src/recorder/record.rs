@@ -338,10 +338,10 @@ impl Record {
 
     #[inline]
     fn setting(kind: Kind, queue: QueueId, setting: RuleSetting) -> Record {
-        let RuleSetting { price, patience, lead, spread, reserve } = setting;
+        let RuleSetting { price, patience, lead, spread, reserve, brief } = setting;
         let word = |number: f32| u64::from(number.to_bits());
         Record {
-            flag: u8::from(spread),
+            flag: u8::from(spread) | u8::from(brief) << 1,
             a: word(price) | word(patience) << 32,
             b: word(lead),
             c: reserve.0,
@@ -354,7 +354,8 @@ impl Record {
     fn as_setting(&self) -> RuleSetting {
         let number = |word: u64| f32::from_bits(word as u32).max(0.0);
         let [price, patience, lead] = [self.a, self.a >> 32, self.b].map(number);
-        RuleSetting { price, patience, lead, spread: self.flag != 0, reserve: Nanos(self.c) }
+        let [spread, brief] = [1, 2].map(|bit| self.flag & bit != 0);
+        RuleSetting { price, patience, lead, spread, reserve: Nanos(self.c), brief }
     }
 
     fn scale(kind: Kind, queue: QueueId, scale: ProfileScale) -> Record {
@@ -436,13 +437,25 @@ impl Record {
     fn ready(queue: QueueId, offer: Offer) -> Record {
         let kind = if offer.early { Kind::Early } else { Kind::Ready };
         // Mostly a candidate may have any GPU: zero, for a short form.
-        Record { a: offer.latest.0, b: offer.delay.0, c: !offer.leaves.0, ..Record::of(kind, queue) }
+        Record {
+            small: u16::from(offer.shrinks),
+            a: offer.latest.0,
+            b: offer.delay.0,
+            c: !offer.leaves.0,
+            ..Record::of(kind, queue)
+        }
     }
 
     #[inline]
     fn as_offer(&self) -> Offer {
         let early = self.kind() == Some(Kind::Early);
-        Offer { latest: Nanos(self.a), delay: Nanos(self.b), early, leaves: Nanos(!self.c) }
+        Offer {
+            latest: Nanos(self.a),
+            delay: Nanos(self.b),
+            early,
+            leaves: Nanos(!self.c),
+            shrinks: self.small != 0,
+        }
     }
 
     #[inline]
@@ -551,7 +564,7 @@ impl Record {
 
     /// Returns the records of a queue's scalars: [`SCALAR_RECORDS`] of them.
     pub(super) fn saved_model(queue: QueueId, saved: &Saved, queued: usize) -> [Record; SCALAR_RECORDS] {
-        let Offer { latest, delay, early, leaves } = saved.offer.unwrap_or_default();
+        let Offer { latest, delay, early, leaves, .. } = saved.offer.unwrap_or_default();
         let first = Record {
             flag: u8::from(saved.offer.is_some())
                 | u8::from(early) << 1
@@ -625,6 +638,7 @@ impl Record {
                 early: first.flag & 2 != 0,
                 // What a queue has offered is by its setting.
                 leaves: if first.flag & 8 != 0 { setting.reserve } else { Nanos::MAX },
+                shrinks: first.flag & 8 != 0 && setting.brief,
             }),
             reservation: (third.flag & 1 != 0)
                 .then_some(LastReservation { head: Nanos(third.a), budget: Nanos(third.b) }),
@@ -715,7 +729,9 @@ impl Record {
 
     pub(super) fn saved_candidate(cluster: usize, saved: SavedModel) -> Record {
         Record {
-            small: u16::from(saved.granted) | u16::from(saved.offer.early) << 1,
+            small: u16::from(saved.granted)
+                | u16::from(saved.offer.early) << 1
+                | u16::from(saved.offer.shrinks) << 2,
             a: saved.offer.latest.0,
             b: saved.offer.delay.0,
             c: !saved.offer.leaves.0,
@@ -732,6 +748,7 @@ impl Record {
                 delay: Nanos(self.b),
                 early: self.small & 2 != 0,
                 leaves: Nanos(!self.c),
+                shrinks: self.small & 4 != 0,
             },
             granted: self.small & 1 != 0,
         }
@@ -788,7 +805,10 @@ impl fmt::Display for Record {
                 let how = if kind == Kind::Ready { "ready" } else { "early" };
                 write!(f, "model {model} {how}: latest {}, delay {}", Millis(a), Millis(b))?;
                 // Not, if it may have the last GPU.
-                if c > 0 { write!(f, ", if another GPU is free within {}", Millis(!c)) } else { Ok(()) }
+                if c > 0 {
+                    write!(f, ", if another GPU is free within {}", Millis(!c))?;
+                }
+                if small != 0 { f.write_str(", or it is over by then") } else { Ok(()) }
             }
             Kind::Reserve if small == 0 => write!(f, "model {model} starts its next batch at {}", Millis(a)),
             Kind::Reserve => write!(f, "model {model} needs a GPU {} after a request comes", Millis(a)),
@@ -871,6 +891,7 @@ mod tests {
         lead: 0.0,
         spread: true,
         reserve: Nanos(17 << 33 | 5),
+        brief: true,
     };
 
     const NETWORK: Network = Network {
@@ -943,7 +964,8 @@ mod tests {
         ];
         for flag in [false, true] {
             for leaves in [Nanos::MAX, Nanos(17), Nanos::ZERO] {
-                let offer = Offer { latest: Nanos(11), delay: Nanos(13), early: flag, leaves };
+                let shrinks = leaves == Nanos(17);
+                let offer = Offer { latest: Nanos(11), delay: Nanos(13), early: flag, leaves, shrinks };
                 inputs.push(RankInput::Ready { queue, offer });
                 let saved = SavedModel { queue, offer, granted: !flag };
                 assert_eq!(Record::saved_candidate(1, saved).as_saved_candidate(), saved);
@@ -1008,7 +1030,13 @@ mod tests {
             },
             last_start: Nanos(456),
             losses: Losses { lost: 789, overloaded: true },
-            offer: Some(Offer { latest: Nanos(0), delay: Nanos(1), early: true, leaves: SETTING.reserve }),
+            offer: Some(Offer {
+                latest: Nanos(0),
+                delay: Nanos(1),
+                early: true,
+                leaves: SETTING.reserve,
+                shrinks: SETTING.brief,
+            }),
             reservation: Some(LastReservation { head: Nanos(2), budget: Nanos(3) }),
             bounds_sent: true,
             unexpected: true,

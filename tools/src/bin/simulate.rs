@@ -41,8 +41,8 @@ struct CommandLine {
     #[arg(long, value_name = "RULE")]
     when: Option<String>,
     /// The setting of policy symphony's rule, which stays as it is without --tuning on:
-    /// PRICE/PATIENCE/LEAD, each from 0 to inf, with /spread, /reserve=MS, both in this order or
-    /// nothing behind it (default 1/1/1, and tuned; docs/scheduling.md)
+    /// PRICE/PATIENCE/LEAD, each from 0 to inf, if need be with /spread behind it, and with
+    /// /reserve=MS or /brief=MS behind that (default 1/1/1, and tuned; docs/scheduling.md)
     #[arg(long, value_name = "SETTING")]
     setting: Option<RuleSetting>,
     /// Whether policy symphony tunes its setting by what has arrived: on or off (default on, unless

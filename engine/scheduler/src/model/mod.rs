@@ -628,16 +628,20 @@ impl ModelQueue {
         if at(whole) <= last.deadline || late_anyway { whole } else { size }
     }
 
-    /// Makes the candidate small enough to be over when classes above need its GPU, even if it
-    /// starts late.
+    /// Makes the candidate small enough to be over when the GPU is needed, even if it starts late:
+    /// for classes above it nothing may be left of it, for models beside it a request is.
     #[cold]
     fn shrink(&mut self, now: Nanos, grant: Grant) {
         let Some(Candidate { size, .. }) = self.candidate else { return };
         let finish = Finish { terms: &self.terms, now, gpu_free_at: grant.free_at };
         let until = grant.until - self.terms.slack.latest;
         let at = |size: usize| finish.earliest_start(size) + self.batch_time(0, size);
-        let fits = partition_point(1, size + 1, |size| at(size) <= until) - 1;
-        if fits == size {
+        let least = match self.role {
+            ClassRole::Below(_) => 0,
+            _ => self.queue.front().map_or(1, |head| usize::from(head.rows_after) + 1),
+        };
+        let fits = (partition_point(1, size + 1, |size| at(size) <= until) - 1).max(least);
+        if fits >= size {
             return;
         }
         let last = fits.checked_sub(1).and_then(|last| self.queue.get(last)).copied();
@@ -708,11 +712,14 @@ impl ModelQueue {
             ClassRole::Above(last) => self.reserve(last, sink),
             ClassRole::Below(_) => return self.publish_below(now, sink),
         }
-        let offer = self.candidate.filter(|candidate| candidate.early <= now).map(|candidate| Offer {
-            latest: self.latest_to_offer(now, candidate),
-            delay: candidate.delay,
-            early: candidate.due > now,
-            leaves: self.leaves(candidate.size),
+        let offer = self.candidate.filter(|candidate| candidate.early <= now).map(|candidate| {
+            let offer = Offer {
+                latest: self.latest_to_offer(now, candidate),
+                delay: candidate.delay,
+                early: candidate.due > now,
+                ..Offer::default()
+            };
+            if self.setting.reserve < Nanos::MAX { self.with_reserve(offer, candidate.size) } else { offer }
         });
         if offer != self.offered && !self.is_offered_enough(offer) {
             self.send_offer(offer, sink);
@@ -726,13 +733,18 @@ impl ModelQueue {
         };
     }
 
-    /// Returns the time within which another GPU has to be free for a batch of this size to take
-    /// one; [`Nanos::MAX`] where it may take the last.
+    /// The offer of a batch of this size, as it is where the setting has a reserve: a long batch
+    /// leaves the last GPU, or becomes brief for it. It then can start later than it could as it
+    /// is, and waits behind others by that.
     #[inline]
-    fn leaves(&self, size: usize) -> Nanos {
-        let reserve = self.setting.reserve;
-        let is_long = reserve < Nanos::MAX && self.batch_time(0, size) > reserve;
-        if is_long { reserve } else { Nanos::MAX }
+    fn with_reserve(&self, offer: Offer, size: usize) -> Offer {
+        let RuleSetting { reserve: leaves, brief: shrinks, .. } = self.setting;
+        let takes = self.batch_time(0, size);
+        if takes <= leaves || shrinks && self.batch_time(0, 1) > leaves {
+            return offer;
+        }
+        let later = if shrinks { takes - leaves } else { Nanos::ZERO };
+        Offer { latest: offer.latest + later, leaves, shrinks, ..offer }
     }
 
     /// The time by which a GPU still serves this candidate, or the one that follows it: on threads
@@ -775,7 +787,7 @@ impl ModelQueue {
             latest: head.deadline - self.terms.profile.latency(1) - self.terms.slack.latest,
             delay: self.terms.network.delay(1),
             early: false,
-            leaves: Nanos::MAX,
+            ..Offer::default()
         });
         if offer != self.offered {
             if self.role == ClassRole::Below(false) {
@@ -859,7 +871,8 @@ impl ModelQueue {
         let longer = sent.latest - offer.latest;
         let grown =
             sent.latest >= offer.latest && longer <= Nanos(self.terms.profile.latency(candidate.size).0 / 4);
-        sent.early && offer.early && sent.leaves == offer.leaves && grown
+        let alike = sent.leaves == offer.leaves && sent.shrinks == offer.shrinks;
+        sent.early && offer.early && alike && grown
     }
 }
 

@@ -744,6 +744,36 @@ fn a_lower_batch_is_as_large_as_can_be_over_in_time_on_late_threads() {
 }
 
 #[test]
+fn a_long_batch_becomes_brief_for_the_last_gpu_and_takes_no_request_apart() {
+    let brief = |within: f64| RuleSetting { reserve: ms(within), brief: true, ..RuleSetting::default() };
+    let take_five = |reserve| {
+        let mut queue = symphony().with_setting(brief(reserve));
+        let mut log = Log::default();
+        for id in 0..5 {
+            queue.apply_request(Nanos::ZERO, &request(id, Nanos::ZERO, ms(20.0)), &mut log);
+        }
+        // l(6) = 11 ms, so it is due at 9 ms, and all five have to start by 10 ms.
+        queue.apply(ms(9.0), ModelEvent::Timer, &mut log);
+        (queue, log.take())
+    };
+    let (mut queue, said) = take_five(8.0);
+    assert_eq!(said, [Said::Ready(ms(12.0), Nanos::ZERO)], "three of them, which take 8 ms, by 12 ms");
+    let until = Grant { until: ms(17.0), ..grant(ms(9.0)) };
+    let mut log = Log::default();
+    queue.apply(ms(9.0), ModelEvent::Grant(until), &mut log);
+    assert!(matches!(&log.take()[0], Said::Dispatch { ids, .. } if *ids == [0, 1, 2]));
+    assert_eq!(batch_at(&mut take_five(8.0).0, ms(9.0), ms(9.0)), [0, 1, 2, 3, 4], "another GPU is free");
+    // Not even a batch of one is as brief as that.
+    assert_eq!(take_five(5.5).1, [Said::Ready(ms(10.0), Nanos::ZERO)]);
+    let mut queue = symphony().with_setting(brief(8.0));
+    take_in(&mut queue, Nanos::ZERO, request(1, Nanos::ZERO, ms(20.0)), 4, &mut log);
+    take_in(&mut queue, Nanos::ZERO, request(2, Nanos::ZERO, ms(20.0)), 1, &mut log);
+    log.take();
+    queue.apply(ms(9.0), ModelEvent::Grant(until), &mut log);
+    assert!(matches!(&log.take()[0], Said::Dispatch { ids, .. } if *ids == [1; 4]));
+}
+
+#[test]
 fn a_queue_that_expects_no_requests_foretells_from_its_first_one_on() {
     let (mut queue, mut log) = (ModelQueue::new(late_threads(), Nanos::ZERO).unexpected(), Log::default());
     queue.apply(Nanos::ZERO, ModelEvent::StartReserving, &mut log);

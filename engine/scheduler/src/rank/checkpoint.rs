@@ -131,7 +131,7 @@ impl RankState {
             };
             let known = granted || delay > Nanos::ZERO || latest < Nanos::MAX;
             let leaves = self.long.leaves(at).unwrap_or(Nanos::MAX);
-            let offer = Offer { latest, delay, early, leaves };
+            let offer = Offer { latest, delay, early, leaves, shrinks: self.long.shrinks(at) };
             known.then_some(SavedModel { queue: QueueId(at as u32), offer, granted })
         })
     }
@@ -170,8 +170,7 @@ impl RankState {
         if let Some(backfill) = self.backfill.as_mut().filter(|backfill| backfill.is_lower(at)) {
             backfill.set_waiting(at, saved.offer.latest);
         } else {
-            let Offer { latest, early, leaves, .. } = saved.offer;
-            self.set_waiting(at, latest, early, leaves);
+            self.set_waiting(at, saved.offer);
         }
         true
     }

@@ -17,11 +17,13 @@ pub struct Offer {
     /// The time within which another GPU has to be free for it to take one; [`Nanos::MAX`] if it
     /// may take the last.
     pub leaves: Nanos,
+    /// Where none is, it takes the last GPU after all, for a batch that is over within that time.
+    pub shrinks: bool,
 }
 
 impl Default for Offer {
     fn default() -> Offer {
-        Offer { latest: Nanos::ZERO, delay: Nanos::ZERO, early: false, leaves: Nanos::MAX }
+        Offer { latest: Nanos::ZERO, delay: Nanos::ZERO, early: false, leaves: Nanos::MAX, shrinks: false }
     }
 }
 

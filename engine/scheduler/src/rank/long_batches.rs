@@ -4,8 +4,9 @@
 //! A model whose requests can wait for a time t gets a GPU in time if one becomes free within t.
 //! Where batches take far longer, GPUs become free seldom, and all that idle may be taken by such
 //! batches at once. So a batch that takes longer than t leaves the last GPU that is free within t
-//! to those that are shorter.
+//! to those that are shorter: it waits for another one, or becomes that short itself.
 
+use super::input::Offer;
 use super::min_tree::MinTree;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
@@ -18,6 +19,8 @@ pub(super) struct LongBatches {
     early: MinTree,
     /// The time within which another GPU has to be free; [`Nanos::MAX`] for a model without one.
     leaves: Vec<Nanos>,
+    /// See [`Offer::shrinks`].
+    shrinks: Vec<bool>,
     /// The number of models that have one.
     count: usize,
 }
@@ -29,6 +32,7 @@ impl LongBatches {
             due: MinTree::new(models),
             early: MinTree::new(models),
             leaves: vec![Nanos::MAX; models],
+            shrinks: vec![false; models],
             count: 0,
         }
     }
@@ -50,6 +54,11 @@ impl LongBatches {
         Some(self.leaves[model]).filter(|&leaves| leaves < Nanos::MAX)
     }
 
+    /// Returns true if the model has one that becomes short enough instead.
+    pub(super) fn shrinks(&self, model: usize) -> bool {
+        self.has(model) && self.shrinks[model]
+    }
+
     /// Returns the `latest` of a model's, and true if it is early.
     pub(super) fn waiting(&self, model: usize) -> (Nanos, bool) {
         let early = self.early.get(model);
@@ -58,11 +67,12 @@ impl LongBatches {
 
     /// Adds that of a model that has none.
     #[cold]
-    pub(super) fn set(&mut self, model: usize, latest: Nanos, early: bool, leaves: Nanos) {
-        if latest < Nanos::MAX {
-            let tree = if early { &mut self.early } else { &mut self.due };
-            tree.set(model, latest);
-            self.leaves[model] = leaves;
+    pub(super) fn set(&mut self, model: usize, offer: Offer) {
+        if offer.latest < Nanos::MAX {
+            let tree = if offer.early { &mut self.early } else { &mut self.due };
+            tree.set(model, offer.latest);
+            self.leaves[model] = offer.leaves;
+            self.shrinks[model] = offer.shrinks;
             self.count += 1;
         }
     }

@@ -10,7 +10,7 @@
 //!
 //! Candidates of long batches may have to leave the last GPU that is free soon to those that can't
 //! wait for another ([`Offer::leaves`]). They wait in trees of their own, and are passed over as
-//! long as they must.
+//! long as they must, or are told when they have to be over ([`Offer::shrinks`]).
 //!
 //! Cost per batch: one update of each of two [`MinTree`]s when a candidate becomes ready and when
 //! it is granted, one when its GPU is reported and one when it completes; each at most four levels.
@@ -45,8 +45,8 @@ pub struct Grant {
     pub gpu: GpuId,
     /// When the GPU finishes what it was given before; may be past.
     pub free_at: Nanos,
-    /// When the batch has to be over, since classes above the model's need the GPU; [`Nanos::MAX`]
-    /// where they don't.
+    /// When the batch has to be over, since classes above the model's need the GPU, or it is the
+    /// last one and [`Offer::shrinks`]; [`Nanos::MAX`] where it may take its time.
     pub until: Nanos,
 }
 
@@ -82,6 +82,15 @@ impl GpuState {
     fn is_busy(&self) -> bool {
         self.taken || self.outstanding > 0
     }
+}
+
+/// What becomes of a long batch that would take the last GPU.
+#[derive(Clone, Copy)]
+enum LastGpu {
+    /// The batch waits until then; [`Nanos::MAX`] if it is not known when another will be free.
+    Waits(Nanos),
+    /// The batch takes the GPU, and is over by then.
+    EndsBy(Nanos),
 }
 
 /// The matching of schedulable candidates to GPUs. See the module's description. Where a model has
@@ -237,33 +246,34 @@ impl RankState {
     }
 
     /// `model` has a schedulable candidate. Replaces what was known of the model.
-    fn on_ready(&mut self, queue: QueueId, Offer { latest, delay, early, leaves }: Offer) {
+    fn on_ready(&mut self, queue: QueueId, offer: Offer) {
         let at = queue.0 as usize;
         if self.granted[at] {
             return;
         }
-        let latest = latest.min(Nanos(u64::MAX - 1));
+        let latest = offer.latest.min(Nanos(u64::MAX - 1));
         if let Some(backfill) = &mut self.backfill
             && backfill.is_lower(at)
         {
-            self.delay[at] = delay;
+            self.delay[at] = offer.delay;
             return backfill.set_waiting(at, latest);
         }
-        let delay = delay + self.ahead;
+        let delay = offer.delay + self.ahead;
         self.delay[at] = delay;
         self.horizon = self.horizon.max(delay);
-        if leaves < Nanos::MAX || self.long.has(at) {
+        if offer.leaves < Nanos::MAX || self.long.has(at) {
             self.forget(at);
         }
-        self.set_waiting(at, latest, early, leaves);
+        self.set_waiting(at, Offer { latest, ..offer });
     }
 
     /// Notes the candidate of a model that has none among long batches.
     #[inline]
-    fn set_waiting(&mut self, at: usize, latest: Nanos, early: bool, leaves: Nanos) {
-        if leaves < Nanos::MAX {
+    fn set_waiting(&mut self, at: usize, offer: Offer) {
+        let Offer { latest, early, .. } = offer;
+        if offer.leaves < Nanos::MAX {
             self.waiting += usize::from(!early && latest < Nanos::MAX);
-            self.long.set(at, latest, early, leaves);
+            self.long.set(at, offer);
         } else if early {
             self.set_due(at, Nanos::MAX);
             self.early.set(at, latest);
@@ -435,11 +445,12 @@ impl RankState {
             if let Some(gpu) = idle.or_else(|| self.free.first_at_most(bound))
                 && gpu < limit
             {
-                if are_long_left && let Some(until) = self.must_be_left(now, model, gpu) {
-                    (are_long_left, long_again) = (false, until);
-                    continue;
+                let last = if are_long_left { self.as_last(now, model, gpu) } else { None };
+                match last {
+                    None => self.try_grant(now, model, gpu, Nanos::MAX, grant),
+                    Some(LastGpu::EndsBy(until)) => self.try_grant(now, model, gpu, until, grant),
+                    Some(LastGpu::Waits(until)) => (are_long_left, long_again) = (false, until),
                 }
-                self.try_grant(now, model, gpu, Nanos::MAX, grant);
                 continue;
             }
             let free_at = self.free.min_key_before(limit);
@@ -462,15 +473,18 @@ impl RankState {
         self.next_timer = self.next_timer.min(early_again.unwrap_or(Nanos::MAX)).min(long_again);
     }
 
-    /// Returns the time until which the GPU is the last one that others could have within the time
-    /// that this model's batch has to leave it for; [`Nanos::MAX`] if it is not known when another
-    /// will be free.
+    /// Returns what becomes of this model's batch if the GPU is the last one that others could have
+    /// within the time that it has to leave it for.
     #[cold]
-    fn must_be_left(&self, now: Nanos, model: usize, gpu: usize) -> Option<Nanos> {
+    fn as_last(&self, now: Nanos, model: usize, gpu: usize) -> Option<LastGpu> {
         let leaves = self.long.leaves(model)?;
         let other = self.free.min_key_beside(gpu);
+        if self.long.shrinks(model) {
+            let until = self.gpus[gpu].free_at.max(now) + leaves;
+            return (other > until).then_some(LastGpu::EndsBy(until));
+        }
         let is_last = other > now + leaves && self.gpus.len() > self.absent + 1;
-        is_last.then(|| if other < Nanos::MAX { other - leaves } else { other })
+        is_last.then(|| LastGpu::Waits(if other < Nanos::MAX { other - leaves } else { other }))
     }
 
     fn try_grant(

@@ -11,25 +11,31 @@ fn ms(ms: u64) -> Nanos {
 struct Bench {
     rank: RankState,
     grants: Vec<(u32, u32)>,
+    /// When the batch of the last grant has to be over.
+    until: Nanos,
 }
 
 impl Bench {
     fn new(gpus: usize, models: usize) -> Bench {
-        Bench { rank: RankState::new(gpus, models, false, Nanos::ZERO), grants: Vec::new() }
+        let rank = RankState::new(gpus, models, false, Nanos::ZERO);
+        Bench { rank, grants: Vec::new(), until: Nanos::ZERO }
     }
 
     fn handle(&mut self, now: Nanos, input: RankInput) {
-        let grants = &mut self.grants;
-        input.apply(&mut self.rank, now, &mut |g| grants.push((g.queue.0, g.gpu.0)));
+        let Bench { rank, grants, until } = self;
+        input.apply(rank, now, &mut |g| {
+            grants.push((g.queue.0, g.gpu.0));
+            *until = g.until;
+        });
     }
 
     fn ready(&mut self, now: Nanos, model: u32, latest: Nanos, delay: Nanos) {
-        let offer = Offer { latest, delay, early: false, leaves: Nanos::MAX };
+        let offer = Offer { latest, delay, early: false, ..Offer::default() };
         self.handle(now, RankInput::Ready { queue: QueueId(model), offer });
     }
 
     fn early(&mut self, now: Nanos, model: u32, latest: Nanos) {
-        let offer = Offer { latest, delay: Nanos::ZERO, early: true, leaves: Nanos::MAX };
+        let offer = Offer { latest, delay: Nanos::ZERO, early: true, ..Offer::default() };
         self.handle(now, RankInput::Ready { queue: QueueId(model), offer });
     }
 
@@ -287,7 +293,7 @@ fn an_early_candidate_gets_one_of_the_gpus_that_the_load_needs() {
 fn an_early_candidate_waits_for_the_gpus_that_it_may_have() {
     let mut bench = Bench::new(12, 3);
     bench.occupy(ms(0), 1, 0, ms(10));
-    let offer = Offer { latest: ms(30), delay: ms(2), early: true, leaves: Nanos::MAX };
+    let offer = Offer { latest: ms(30), delay: ms(2), early: true, ..Offer::default() };
     bench.handle(ms(1), RankInput::Ready { queue: QueueId(0), offer });
     assert_eq!((bench.grants.len(), bench.rank.next_timer()), (0, ms(8)), "eleven others idle");
     bench.timer(ms(8));
@@ -321,7 +327,7 @@ fn a_candidate_is_early_or_due_but_not_both() {
 
 /// An offer of a batch that leaves the last GPU that is free within 2 ms.
 fn long(latest: Nanos, early: bool) -> Offer {
-    Offer { latest, delay: Nanos::ZERO, early, leaves: ms(2) }
+    Offer { latest, delay: Nanos::ZERO, early, leaves: ms(2), shrinks: false }
 }
 
 #[test]
@@ -346,6 +352,25 @@ fn a_long_batch_leaves_the_last_gpu_that_is_free_soon() {
     bench.complete(ms(9), 2, ms(9));
     bench.complete(ms(10), 0, ms(10));
     assert_eq!(bench.grants.len(), 3, "none waits any more");
+}
+
+#[test]
+fn a_batch_that_shrinks_takes_the_last_gpu_for_as_long_as_others_can_wait() {
+    let mut bench = Bench::new(3, 4);
+    let offer = |model, latest| {
+        let offer = Offer { shrinks: true, ..long(ms(latest), false) };
+        RankInput::Ready { queue: QueueId(model), offer }
+    };
+    bench.occupy(ms(0), 0, 0, ms(10));
+    bench.handle(ms(1), offer(1, 30));
+    assert_eq!((bench.grants.as_slice(), bench.until), (&[(1, 1)][..], Nanos::MAX), "one more is free");
+    bench.report(ms(1), 1, 1, Some(ms(1)), ms(50));
+    bench.handle(ms(1), offer(2, 20));
+    assert_eq!((bench.grants[1], bench.until), ((2, 2), ms(3)), "no other is within 2 ms");
+    bench.report(ms(1), 2, 2, Some(ms(1)), ms(9));
+    bench.handle(ms(9), offer(3, 30));
+    bench.complete(ms(9), 2, ms(9));
+    assert_eq!((bench.grants[2], bench.until), ((3, 2), Nanos::MAX), "GPU 0 is free at 10 ms");
 }
 
 #[test]
@@ -541,7 +566,7 @@ proptest! {
             match step {
                 0 => now += ms(a),
                 1 => {
-                    let offer = Offer { latest: Nanos::from_secs(1_000), delay: ms(a), early: false, leaves: Nanos::MAX };
+                    let offer = Offer { latest: Nanos::from_secs(1_000), delay: ms(a), early: false, ..Offer::default() };
                     let batch = used.then_some((ms(1 + a), ms(1 + b)));
                     let mut granted = None;
                     let ready = RankInput::Ready { queue: QueueId(0), offer };

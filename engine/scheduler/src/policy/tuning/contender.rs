@@ -115,23 +115,51 @@ impl Contender {
 
 /// Returns the settings that are compared for the models and GPUs of a workload.
 pub(super) fn candidates(workload: &Workload) -> Vec<RuleSetting> {
-    let reserve = reserve(workload);
-    let with_reserve = |setting| Some(RuleSetting { reserve: reserve?, ..setting });
-    CANDIDATES.into_iter().chain(RESERVING.into_iter().filter_map(with_reserve)).collect()
+    let reserves = reserves(workload);
+    let waiting = reserves.filter(|_| workload.gpus > 1);
+    let waiting = waiting.map(|of| RESERVING.map(|one| RuleSetting { reserve: of.least, ..one }));
+    let is_seldom_free =
+        |of: &Reserves| FREE_SOON * of.batch.as_secs_f64() > of.brief.as_secs_f64() * workload.gpus as f64;
+    let brief = reserves.filter(is_seldom_free);
+    let brief = brief.map(|of| BRIEF.map(|one| RuleSetting { reserve: of.brief, brief: true, ..one }));
+    CANDIDATES.into_iter().chain(waiting.into_iter().flatten()).chain(brief.into_iter().flatten()).collect()
 }
 
-/// Returns the time that a request of the model in the greatest hurry can wait for a GPU: batches
-/// that take longer may have to leave it one. None where no model is in a greater hurry than
-/// another, or there is one GPU.
-fn reserve(workload: &Workload) -> Option<Nanos> {
-    let network = &workload.network;
-    let with_deadline = workload.models.iter().filter(|model| model.slo < NO_DEADLINE);
-    let waits = with_deadline
-        .filter(|model| model.class == Class::HIGHEST)
-        .map(|model| model.slo - network.result - network.delay(1) - model.profile.latency(1));
-    let [least, most] = [waits.clone().min()?, waits.max()?];
-    (least < most && workload.gpus > 1).then_some(least)
+/// The number of GPUs that become free, while all run the longest batches, in the time that models
+/// in a hurry can wait, from which on they find one anyway: to make batches brief only costs GPU
+/// time there.
+const FREE_SOON: f64 = 4.0;
+
+/// The times for which batches may take the last GPU.
+#[derive(Clone, Copy)]
+struct Reserves {
+    /// What a request of the model in the greatest hurry can wait for a GPU.
+    least: Nanos,
+    /// What one can wait of the model in the greatest hurry among those that can wait for any
+    /// batch of one: for the others, batches that become brief do nothing.
+    brief: Nanos,
+    /// What the longest batch takes.
+    batch: Nanos,
 }
+
+/// Returns the reserves of the settings with one. None where no model is in a greater hurry than
+/// another.
+fn reserves(workload: &Workload) -> Option<Reserves> {
+    let network = &workload.network;
+    let highest = workload.models.iter().filter(|model| model.class == Class::HIGHEST);
+    let waits = highest
+        .clone()
+        .filter(|model| model.slo < NO_DEADLINE)
+        .map(|model| model.slo - network.result - network.delay(1) - model.profile.latency(1));
+    let [least, most] = [waits.clone().min()?, waits.clone().max()?];
+    let longest_one = highest.clone().map(|model| model.profile.latency(1)).max()?;
+    let brief = waits.filter(|&wait| wait >= longest_one).min().unwrap_or(most);
+    let batches = highest.map(|model| model.profile.latency(model.profile.max_batch()).min(model.slo));
+    (least < most).then_some(Reserves { least, brief, batch: batches.max()? })
+}
+
+/// The settings that are compared with batches that become brief too.
+const BRIEF: [RuleSetting; 2] = [of(0.0, 3.0, 1.0), RuleSetting { spread: true, ..of(0.0, 0.0, 0.0) }];
 
 /// The settings that are compared with a reserve too.
 const RESERVING: [RuleSetting; 2] = [of(1.0, 1.0, 1.0), of(0.0, 3.0, 1.0)];
@@ -150,7 +178,7 @@ pub(super) const CANDIDATES: [RuleSetting; 9] = [
 ];
 
 const fn of(price: f32, patience: f32, lead: f32) -> RuleSetting {
-    RuleSetting { price, patience, lead, spread: false, reserve: Nanos::MAX }
+    RuleSetting { price, patience, lead, spread: false, reserve: Nanos::MAX, brief: false }
 }
 
 #[cfg(test)]
@@ -232,10 +260,18 @@ mod tests {
             let workload = Workload::of_models(gpus, 1.0, slos.iter().copied().map(model).collect());
             let all = candidates(&workload);
             assert_eq!(all[..CANDIDATES.len()], CANDIDATES);
-            all[CANDIDATES.len()..].iter().map(|one| one.reserve).collect::<Vec<_>>()
+            all[CANDIDATES.len()..].iter().map(|one| (one.reserve, one.brief)).collect::<Vec<_>>()
         };
-        assert_eq!(reserves(2, &[100, 25]), [Nanos::from_millis(19); RESERVING.len()]);
-        assert_eq!(reserves(1, &[100, 25]), []);
+        let both = |least, brief| {
+            let of = |ms, is_brief| (Nanos::from_millis(ms), is_brief);
+            [[of(least, false); RESERVING.len()], [of(brief, true); BRIEF.len()]].concat()
+        };
+        assert_eq!(reserves(2, &[100, 25]), both(19, 19));
+        // A request that can wait for 5 ms can't wait for a batch of one, which takes 6 ms.
+        assert_eq!(reserves(2, &[100, 11, 25]), both(5, 19));
+        assert_eq!(reserves(1, &[100, 25]), both(19, 19)[RESERVING.len()..]);
+        // Of 20 GPUs that run batches of 69 ms, more than four become free in 19 ms.
+        assert_eq!(reserves(20, &[100, 25]), both(19, 19)[..RESERVING.len()]);
         assert_eq!(reserves(2, &[25, 25]), []);
         assert_eq!(reserves(2, &[]), []);
     }
