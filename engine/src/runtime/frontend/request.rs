@@ -46,7 +46,7 @@ pub enum Due {
         within: Nanos,
         /// If it is dropped it is made once more, for so much more time; zero if it is not.
         more: Nanos,
-        /// It is made once more.
+        /// True if it is made once more.
         is_again: bool,
     },
     /// Never, as for a batch client: it waits until a GPU is left over.
