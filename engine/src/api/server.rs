@@ -13,6 +13,7 @@ use super::net::peer::ListenerRules;
 use super::services::SharedState;
 use crate::runtime::frontend::Frontend;
 use crate::runtime::panics::catch;
+use crate::runtime::ports::once_free;
 use futures_channel::oneshot;
 use glommio::net::{TcpListener, TcpStream};
 use std::future::poll_fn;
@@ -184,7 +185,8 @@ fn role_of(frontend: u32) -> String {
 }
 
 fn listen(addr: SocketAddr, share_port: bool) -> Result<(Listener, SocketAddr), ApiError> {
-    let listener = glommio_io::listen(addr, share_port).map_err(|error| no_port(addr, error))?;
+    let listening = once_free(|| glommio_io::listen(addr, share_port));
+    let listener = listening.map_err(|error| no_port(addr, error))?;
     let local_addr = listener.local_addr().map_err(|error| no_port(addr, error))?;
     Ok((listener, local_addr))
 }

@@ -56,6 +56,7 @@ pub mod links;
 mod model_setup;
 mod model_slots;
 pub(crate) mod panics;
+pub(crate) mod ports;
 pub(crate) mod profiling;
 mod queue_ids;
 mod set_aside;

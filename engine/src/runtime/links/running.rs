@@ -10,6 +10,7 @@ use crate::runtime::discovery::{DiscoveryPlan, RunningDiscovery};
 use crate::runtime::fault::FaultLatch;
 use crate::runtime::hosts::HostLinks;
 use crate::runtime::panics::{catch, install_hook};
+use crate::runtime::ports::once_free;
 use crate::runtime::threads::agent::{Agent, Idle, NAP, Placement};
 use std::io;
 use std::path::Path;
@@ -119,7 +120,7 @@ fn read_tls(files: &LinkTlsFiles) -> io::Result<LinkTls> {
 fn listen(sockets: &mut Sockets, name: &str) -> io::Result<std::net::SocketAddr> {
     let failed = |error: String| io::Error::other(format!("can't listen for other hosts at {name}: {error}"));
     let address = resolve(name).map_err(failed)?;
-    let listener = sockets.listen(address).map_err(|error| failed(error.to_string()))?;
+    let listener = once_free(|| sockets.listen(address)).map_err(|error| failed(error.to_string()))?;
     Ok(sockets.address(listener))
 }
 
