@@ -417,14 +417,10 @@ impl Frontend {
             self.write_variant(index, &info.signature, variant);
         }
         let arrival = self.clock.now();
-        let wanted = match due {
-            Due::Slo | Due::Never => slo,
-            Due::Within(time) => time.min(slo),
-            Due::Carried { within, .. } => within,
-        };
-        let (more, is_again) = match due {
-            Due::Carried { more, is_again, .. } => (more, is_again),
-            _ => (Nanos::ZERO, false),
+        let (wanted, more, is_again) = match due {
+            Due::Slo | Due::Never => (slo, Nanos::ZERO, false),
+            Due::Within(time) => (time.min(slo), Nanos::ZERO, false),
+            Due::Carried { within, more, is_again } => (within, more, is_again),
         };
         let (due, deadline, reserve) = match due {
             // Such requests get distinct deadlines, so that they are served in order and can be
