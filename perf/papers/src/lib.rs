@@ -29,6 +29,7 @@ mod nexus_queries;
 mod orloj_sensitivity;
 mod orloj_settings;
 mod orloj_tables;
+mod orloj_unequal;
 mod query_phases;
 mod scheduling;
 mod symphony_figure1;
@@ -70,6 +71,7 @@ pub static EXPERIMENTS: &[&dyn Experiment] = &[
     &clockwork_slos::Lowest,
     &clockwork_slos::Isolation,
     &orloj_tables::FinishRates,
+    &orloj_unequal::UnequalModes,
     &orloj_settings::Settings,
     &orloj_sensitivity::DelayRates,
     &orloj_sensitivity::ShortRunTimes,

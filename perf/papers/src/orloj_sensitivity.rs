@@ -11,7 +11,7 @@
 //!
 //! Under a minute of one core.
 
-use super::orloj_tables::{ORLOJ, REQUESTS, in_paper, of_case};
+use super::orloj_tables::{ORLOJ, REQUESTS, SLOS, in_paper, number, of_case};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
 use symphony_perf::charts::{Axis, COLOURS, Figure, Panel, Series, Shape};
@@ -20,9 +20,6 @@ use symphony_scheduler::workload::{Network, Workload};
 use symphony_transport::Nanos;
 
 const CASE: &str = "three-modal";
-
-/// The SLOs over the 99th percentile.
-const SLOS: [&str; 5] = ["1.5", "2", "3", "4", "5"];
 
 /// The rates of the anticipated delay, in 1/ms.
 const RATES: [&str; 6] = ["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "1e-1"];
@@ -35,10 +32,6 @@ const DELAYS_MS: [&str; 4] = ["0", "0.1", "1", "5"];
 
 /// The loss of the mean finish rate from which on it counts as falling.
 const LOSS: f64 = 0.02;
-
-fn number(text: &str) -> f64 {
-    text.parse().expect("a number")
-}
 
 /// Returns the workload with all times scaled, so that a request takes `high_ms` alone at the 99th
 /// percentile.
@@ -160,14 +153,11 @@ impl Experiment for ShortRunTimes {
 
     fn figure(&self, table: &Table) -> Figure {
         let panel = |delay: &str| {
-            let line = |(at, slo): (usize, &&str)| {
-                let points = table.points(&[("delay_ms", delay), ("slo", slo)], "high_ms", "finished");
-                Series {
-                    label: format!("SLO {slo} times the 99th percentile"),
-                    colour: COLOURS[at],
-                    shape: Shape::Marked,
-                    points: points.into_iter().map(|(high, part)| (high, 100.0 * part)).collect(),
-                }
+            let line = |(at, slo): (usize, &&str)| Series {
+                label: format!("SLO {slo} times the 99th percentile"),
+                colour: COLOURS[at],
+                shape: Shape::Marked,
+                points: table.percents(&[("delay_ms", delay), ("slo", slo)], "high_ms", "finished"),
             };
             Panel {
                 title: format!("{delay} ms before each batch"),

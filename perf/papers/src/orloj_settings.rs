@@ -1,12 +1,13 @@
 //! What Tables C.1 and C.2 of Yu's dissertation depend on that it does not give: the part of a
 //! batch's time that is fixed, the load, and one at a time the arrivals, the largest batch and a
 //! time before each batch. For each setting the rows of [`super::orloj_tables`] in which ORLOJ is
-//! near the dissertation's; for some also how this engine's
-//! default compares with ORLOJ.
+//! near the dissertation's; for some also how this engine's default compares with ORLOJ.
 //!
 //! About three minutes of one core.
 
-use super::orloj_tables::{AS_GOOD, NEAR, ORLOJ, OrlojSetting, PaperRow, REQUESTS, of_setting, rows};
+use super::orloj_tables::{
+    AS_GOOD, NEAR, ORLOJ, OrlojSetting, PaperRow, REQUESTS, SLOS, in_paper, number, of_setting, rows,
+};
 use super::systems::{DEFAULT, TUNED};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Rows, Unit, cell};
@@ -21,8 +22,8 @@ const LOADS: [f64; 8] = [0.8, 1.0, 1.2, 1.4, 1.5, 1.6, 1.8, 2.0];
 /// The fixed parts and loads in which the default runs too.
 const WITH_DEFAULT: [(f64, f64); 5] = [(0.5, 1.0), (0.7, 1.2), (0.8, 1.4), (0.85, 1.5), (0.9, 1.6)];
 
-/// The SLOs over the 99th percentile.
-const SLOS: [&str; 5] = ["1.5", "2", "3", "4", "5"];
+/// The fixed parts and loads whose means are drawn.
+const DRAWN: [(f64, f64); 4] = [(0.5, 1.0), (0.5, 1.5), (0.85, 1.0), (0.85, 1.5)];
 
 /// A setting, with the name of what is varied in it.
 type VariedSetting = (&'static str, OrlojSetting);
@@ -57,9 +58,9 @@ fn run(varied: &str, setting: &OrlojSetting, effort: Effort) -> io::Result<Rows>
         let (mut count, mut near, mut sum, mut paper_sum) = (0, 0, 0.0, 0.0);
         let (mut as_good, mut ahead) = ([0; 2], [0.0; 2]);
         for PaperRow { case, .. } in rows().filter(|row| row.is_synthetic() && row.slo == slo) {
-            let workload = of_setting(case, slo.parse().expect("a number"), effort, setting);
+            let workload = of_setting(case, number(slo), effort, setting);
             let finished = 1.0 - ORLOJ.run(&workload)?.bad_rate;
-            let paper: f64 = super::orloj_tables::in_paper(case, slo).parse().expect("a number");
+            let paper = number(in_paper(case, slo));
             count += 1;
             near += u32::from((finished - paper).abs() <= NEAR);
             sum += finished;
@@ -155,34 +156,21 @@ impl Experiment for Settings {
             y: Axis::up_to("rows within 0.05, of 65", 65.0),
             series: FIXED_PARTS.iter().enumerate().map(of_part).collect(),
         };
-        let of_setting = |(at, (part, load)): (usize, (f64, f64))| {
+        let curve = |at: usize, label: String, column: &str, (part, load): (f64, f64)| {
             let (part, load) = (part.to_string(), load.to_string());
             let keys = [("varied", GRID), ("fixed_part", part.as_str()), ("load", load.as_str())];
-            let points = table.points(&keys, "slo", "finished");
-            Series {
-                label: format!("fixed part {part}, load {load}"),
-                colour: COLOURS[at + 1],
-                shape: Shape::Marked,
-                points: points.into_iter().map(|(slo, part)| (slo, 100.0 * part)).collect(),
-            }
+            let points = table.percents(&keys, "slo", column);
+            Series { label, colour: COLOURS[at], shape: Shape::Marked, points }
         };
-        let drawn = [(0.5, 1.0), (0.5, 1.5), (0.85, 1.0), (0.85, 1.5)];
-        let keys = [("varied", GRID), ("fixed_part", "0.85"), ("load", "1.5")];
-        let paper = Series {
-            label: "the dissertation".to_owned(),
-            colour: COLOURS[0],
-            shape: Shape::Marked,
-            points: table
-                .points(&keys, "slo", "paper")
-                .into_iter()
-                .map(|(slo, part)| (slo, 100.0 * part))
-                .collect(),
+        let paper = curve(0, "the dissertation".to_owned(), "paper", DRAWN[0]);
+        let of_setting = |(at, (part, load)): (usize, (f64, f64))| {
+            curve(at + 1, format!("fixed part {part}, load {load}"), "finished", (part, load))
         };
         let means = Panel {
             title: "means over the 13 cases".to_owned(),
             x: Axis::up_to("SLO over the 99th percentile", 5.0),
             y: Axis::up_to("requests in time (%)", 100.0),
-            series: std::iter::once(paper).chain(drawn.into_iter().enumerate().map(of_setting)).collect(),
+            series: std::iter::once(paper).chain(DRAWN.into_iter().enumerate().map(of_setting)).collect(),
         };
         Figure { title: self.about().to_owned(), columns: 2, panels: vec![near, means] }
     }

@@ -15,6 +15,7 @@
 use super::systems::{CLIPPER, CLOCKWORK_POW2, DEFAULT, NEXUS, System, TUNED};
 use super::table::Table;
 use super::{Claim, Effort, Experiment, Job, Paper, Unit, cell};
+use std::sync::Arc;
 use symphony_perf::charts::{Axis, Figure, Panel, Shape};
 use symphony_scheduler::run_time::{Application, Mode, RunTimeEstimate, RunTimeHistogram, VaryingModel};
 use symphony_scheduler::workload::{Arrival, Network, Workload, WorkloadModel};
@@ -29,8 +30,11 @@ pub(super) const ORLOJ: System = System::new("orloj", "ORLOJ", "orloj", 5);
 
 const SYSTEMS: [System; 6] = [CLIPPER, NEXUS, CLOCKWORK_POW2, ORLOJ, DEFAULT, TUNED];
 
+/// The SLOs over the 99th percentile.
+pub(super) const SLOS: [&str; 5] = ["1.5", "2", "3", "4", "5"];
+
 /// The mean run time of synthetic cases, ms.
-const SYNTHETIC_MS: f64 = 100.0;
+pub(super) const SYNTHETIC_MS: f64 = 100.0;
 
 /// What the dissertation does not give.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,6 +82,11 @@ pub(super) struct PaperRow {
     pub(super) slo: &'static str,
     /// The shares of Clipper, Nexus, Clockwork and ORLOJ.
     finished: [&'static str; 4],
+}
+
+/// Returns the number that a cell of the dissertation or a key has.
+pub(super) fn number(text: &str) -> f64 {
+    text.parse().expect("a number")
 }
 
 pub(super) fn rows() -> impl Iterator<Item = PaperRow> {
@@ -151,20 +160,13 @@ impl RunTimeCase {
 
     /// Returns the applications, each with as many requests.
     fn applications(&self) -> Vec<Application> {
-        let application = |run_times| Application { share: 1.0, run_times, costs: None };
-        let of_mode = |mean_ms: f64, deviation_ms: f64| {
-            RunTimeHistogram::of_modes(&[Mode { weight: 1.0, mean_ms, deviation_ms }])
-                .expect("a distribution")
-        };
+        let of_mode = |mean_ms, deviation_ms| of_mode(1.0, mean_ms, deviation_ms);
         match self {
-            RunTimeCase::Constant => vec![application(of_mode(SYNTHETIC_MS, 0.0))],
+            RunTimeCase::Constant => vec![of_mode(SYNTHETIC_MS, 0.0)],
             RunTimeCase::Modes(modes) => {
                 let mean = modes.iter().map(|mode| mode.0).sum::<f64>() / modes.len() as f64;
                 let scale = SYNTHETIC_MS / mean;
-                modes
-                    .iter()
-                    .map(|(mean, deviation)| application(of_mode(mean * scale, deviation * scale)))
-                    .collect()
+                modes.iter().map(|(mean, deviation)| of_mode(mean * scale, deviation * scale)).collect()
             }
             RunTimeCase::Real(mean, high) => {
                 let (median, sigma) = log_normal(*mean, *high);
@@ -172,12 +174,20 @@ impl RunTimeCase {
                 let half = |from: f64| {
                     let part = |at: usize| from + 0.5 * (at as f64 + 0.5) / QUANTILES as f64;
                     let samples: Vec<f64> = (0..QUANTILES).map(|at| whole.quantile(part(at))).collect();
-                    application(RunTimeHistogram::of_samples(&samples).expect("there are samples"))
+                    let run_times = RunTimeHistogram::of_samples(&samples).expect("there are samples");
+                    Application { share: 1.0, run_times, costs: None }
                 };
                 vec![half(0.0), half(0.5)]
             }
         }
     }
+}
+
+/// Returns an application whose run times have one mode.
+pub(super) fn of_mode(share: f64, mean_ms: f64, deviation_ms: f64) -> Application {
+    let mode = Mode { weight: 1.0, mean_ms, deviation_ms };
+    let run_times = RunTimeHistogram::of_modes(&[mode]).expect("a distribution");
+    Application { share, run_times, costs: None }
 }
 
 /// Returns the median and sigma of the log-normal distribution of this mean and 99th percentile:
@@ -190,7 +200,7 @@ fn log_normal(mean: f64, high: f64) -> (f64, f64) {
 }
 
 fn workload(row: PaperRow, effort: Effort) -> Workload {
-    of_case(row.case, row.slo.parse().expect("a number"), effort)
+    of_case(row.case, number(row.slo), effort)
 }
 
 /// Returns the workload of a case whose SLO is `times` the 99th percentile of what its requests
@@ -201,17 +211,29 @@ pub(super) fn of_case(case: &str, times: f64, effort: Effort) -> Workload {
 
 /// Returns the workload of a case in a setting.
 pub(super) fn of_setting(case: &str, times: f64, effort: Effort, setting: &OrlojSetting) -> Workload {
-    let applications = RunTimeCase::of(case).applications();
-    let per_request = 1.0 - setting.fixed_part;
-    let unscaled = VaryingModel { fixed: Nanos::ZERO, per_request, applications: applications.into() };
-    let mixture = unscaled.mixture();
-    let mean = mixture.mean();
-    let varying = VaryingModel { fixed: Nanos::from_millis_f64(mean * setting.fixed_part), ..unscaled };
+    let applications = RunTimeCase::of(case).applications().into();
+    let of_times = VaryingModel { fixed: Nanos::ZERO, per_request: 1.0, applications };
+    let mean = of_times.mixture().mean();
+    of_applications(case, of_times.applications, mean, times, effort, setting)
+}
+
+/// Returns the workload of a model with these applications in a setting whose parts are those of a
+/// request that runs for `mean`, ms.
+pub(super) fn of_applications(
+    name: &str,
+    applications: Arc<[Application]>,
+    mean: f64,
+    times: f64,
+    effort: Effort,
+    setting: &OrlojSetting,
+) -> Workload {
+    let fixed = Nanos::from_millis_f64(mean * setting.fixed_part);
+    let varying = VaryingModel { fixed, per_request: 1.0 - setting.fixed_part, applications };
     // What a request takes alone.
-    let high = varying.batch_ms(1, mixture.quantile(0.99));
+    let high = varying.batch_ms(1, varying.mixture().quantile(0.99));
     let profile = varying.profile(RunTimeEstimate::Mean, setting.max_batch).expect("run times are above 0");
     let rate = setting.load * 1e3 / varying.batch_ms(1, mean);
-    let model = WorkloadModel::new(case, profile, Nanos::from_millis_f64(times * high));
+    let model = WorkloadModel::new(name, profile, Nanos::from_millis_f64(times * high));
     let model = WorkloadModel { varying: Some(varying), arrival: setting.arrival.clone(), ..model };
     let mut workload = Workload::of_models(1, rate, vec![model]);
     workload.seed = effort.seed;
@@ -259,9 +281,8 @@ impl Experiment for FinishRates {
             series: SYSTEMS
                 .iter()
                 .map(|system| {
-                    let points = table.points(&[("case", case), ("system", system.name)], "slo", "finished");
-                    let points: Vec<_> = points.into_iter().map(|(slo, part)| (slo, part * 100.0)).collect();
-                    system.series(Shape::Marked, points)
+                    let keys = [("case", case), ("system", system.name)];
+                    system.series(Shape::Marked, table.percents(&keys, "slo", "finished"))
                 })
                 .collect(),
         };
@@ -277,8 +298,7 @@ impl Experiment for FinishRates {
             of.iter().map(part).sum::<f64>() / of.len() as f64
         };
         let all: Vec<PaperRow> = rows().collect();
-        let in_paper =
-            |row: &PaperRow, system: System| -> f64 { row.of(system.name).parse().expect("a number") };
+        let in_paper = |row: &PaperRow, system: System| number(row.of(system.name));
         let mut claims = Vec::new();
         for of_case in all.chunk_by(|a, b| a.case == b.case) {
             let PaperRow { table, case, .. } = of_case[0];

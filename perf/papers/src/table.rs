@@ -53,6 +53,12 @@ impl Table {
         self.rows().filter(move |row| keys.iter().all(|&(key, text)| row.text(key) == text))
     }
 
+    /// Columns `x` and `y` of the rows in which each of `keys` (column, text) holds, with shares as
+    /// percentages.
+    pub fn percents(&self, keys: &[(&str, &str)], x: &str, y: &str) -> Vec<(f64, f64)> {
+        self.points(keys, x, y).into_iter().map(|(x, share)| (x, 100.0 * share)).collect()
+    }
+
     /// Columns `x` and `y` of the rows in which each of `keys` (column, text) holds.
     pub fn points(&self, keys: &[(&str, &str)], x: &str, y: &str) -> Vec<(f64, f64)> {
         self.having(keys).map(|row| (row.number(x), row.number(y))).collect()
