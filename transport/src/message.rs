@@ -128,6 +128,13 @@ impl Request {
         (self.again_us > 0).then_some(again)
     }
 
+    /// Returns the [`Request::again_us`] of one that is made once more until so long after its
+    /// deadline.
+    #[inline]
+    pub fn again_us(after_deadline: Nanos) -> u32 {
+        u32::try_from(after_deadline.0 / 1_000).unwrap_or(u32::MAX)
+    }
+
     /// Whether the two are rows of one request.
     #[inline]
     pub fn is_of_one_with(&self, other: &Request) -> bool {

@@ -150,6 +150,7 @@ impl PopulationResults {
 
     /// Notes that the half that is only reported was run, for these rules, by this command.
     pub fn look(&mut self, rules: Vec<String>) {
+        self.head.command = provenance::command_line();
         self.head.commit = provenance::commit();
         self.head.looks.push(Look { commit: self.head.commit.clone(), rules });
     }

@@ -573,6 +573,22 @@ impl ModelQueue {
         }
     }
 
+    /// When the batch of the first `size` requests is over, if it starts as soon as it can.
+    #[inline]
+    fn finished(&self, finish: Finish<'_>, size: usize) -> Nanos {
+        finish.earliest_start(size) + self.batch_time(0, size)
+    }
+
+    /// The rows in a batch of the first `size` whose request has others behind it; 0 if it takes no
+    /// request apart.
+    #[inline]
+    fn cut_rows(&self, size: usize) -> usize {
+        let last = size.checked_sub(1).and_then(|last| self.queue.get(last));
+        last.filter(|last| last.rows_after > 0).map_or(0, |last| {
+            self.queue.range(..size).rev().take_while(|row| row.is_of_one_with(last)).count()
+        })
+    }
+
     /// The profile of a request by itself: its application's, if requests are told apart.
     #[inline]
     fn profile_of(&self, request: &Request) -> &Profile {
@@ -618,12 +634,12 @@ impl ModelQueue {
         if last.rows_after == 0 {
             return size;
         }
-        let cut = self.queue.range(..size).rev().take_while(|row| row.is_of_one_with(last)).count();
+        let cut = self.cut_rows(size);
         if cut < size {
             return size - cut;
         }
         let whole = (size + usize::from(last.rows_after)).min(self.queue.len());
-        let at = |size: usize| finish.earliest_start(size) + self.batch_time(0, size);
+        let at = |size: usize| self.finished(finish, size);
         let late_anyway = at(size) > last.deadline && whole <= self.terms.profile.max_batch();
         if at(whole) <= last.deadline || late_anyway { whole } else { size }
     }
@@ -635,19 +651,15 @@ impl ModelQueue {
         let Some(Candidate { size, .. }) = self.candidate else { return };
         let finish = Finish { terms: &self.terms, now, gpu_free_at: grant.free_at };
         let until = grant.until - self.terms.slack.latest;
-        let at = |size: usize| finish.earliest_start(size) + self.batch_time(0, size);
         let least = match self.role {
             ClassRole::Below(_) => 0,
             _ => self.queue.front().map_or(1, |head| usize::from(head.rows_after) + 1),
         };
-        let fits = (partition_point(1, size + 1, |size| at(size) <= until) - 1).max(least);
+        let fits = (partition_point(1, size + 1, |size| self.finished(finish, size) <= until) - 1).max(least);
         if fits >= size {
             return;
         }
-        let last = fits.checked_sub(1).and_then(|last| self.queue.get(last)).copied();
-        let cut = last.filter(|last| last.rows_after > 0).map_or(0, |last| {
-            self.queue.range(..fits).rev().take_while(|row| row.is_of_one_with(&last)).count()
-        });
+        let cut = self.cut_rows(fits);
         let size = if cut < fits { fits - cut } else { fits };
         self.candidate = (size > 0).then(|| self.candidate_of::<true>(now, size));
     }

@@ -452,7 +452,7 @@ impl Frontend {
                 frontend: self.id as u8,
                 class,
                 is_again: u8::from(is_again),
-                again_us: u32::try_from(more.0 / 1_000).unwrap_or(u32::MAX),
+                again_us: Request::again_us(more),
                 ..Request::default()
             };
             ring.write(request).expect("room was checked, and this is the only producer");

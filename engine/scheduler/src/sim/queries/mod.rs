@@ -158,7 +158,7 @@ impl RunningQueries {
             let model = self.graphs[query.graph].graph.stages[item.stage].model;
             let request = Request {
                 is_again: u8::from(is_again),
-                again_us: u32::try_from((item.deadline - deadline).0 / 1_000).unwrap_or(u32::MAX),
+                again_us: Request::again_us(item.deadline - deadline),
                 ..traffic.request(workload, model, now, deadline)
             };
             query.open.push(request.id);
@@ -229,7 +229,7 @@ impl RunningQueries {
     pub(super) fn dropped(&mut self, request: &Request, now: Nanos, observer: &mut dyn Observer) -> bool {
         let Some(item) = self.items.remove(&request.id) else { return false };
         let Some(query) = self.running.get_mut(&item.query) else { return true };
-        if request.deadline < item.deadline {
+        if request.again().is_some() {
             query.open.retain(|&open| open != request.id);
             self.due.push_back(DueItem::Again(QueryItem { started: None, ..item }));
         } else {
