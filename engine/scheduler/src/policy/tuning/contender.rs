@@ -40,8 +40,8 @@ const LOOKS: usize = 8;
 pub(super) struct Contender {
     /// The setting.
     pub(super) setting: RuleSetting,
-    /// Bad requests that it is charged with from the beginning.
-    handicap: f64,
+    /// Bad requests that it is charged with.
+    pub(super) handicap: f64,
     /// What became of requests at each of [`STRESS`].
     found: [ReplayOutcome; STRESS.len()],
     /// The bad requests of each slice of the last looks, under all stresses.

@@ -6,6 +6,7 @@
 //! changes. So its work is bounded: a look replays at most [`MOST_REPLAYED`] requests, twice for
 //! each setting: as they came, and faster.
 
+mod arrived;
 mod contender;
 mod load;
 mod prior;
@@ -18,6 +19,7 @@ use crate::rule_setting::{Prefer, RuleSetting};
 use crate::workload::Workload;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use arrived::Arrived;
 use contender::{Contender, candidates};
 use load::Load;
 use replay::{ReplayedRule, replay};
@@ -84,6 +86,8 @@ pub struct Tuner {
     last_look: Nanos,
     pause: Nanos,
     load: Load,
+    /// What has arrived under that load.
+    arrived: Arrived,
     /// The settings that are compared, and the bad requests with which each is charged.
     charged: Vec<(RuleSetting, f64)>,
     contenders: Vec<Contender>,
@@ -111,8 +115,7 @@ impl Tuner {
     ) -> Tuner {
         let slos = workload.models.iter().map(|model| model.slo);
         let longest = slos.filter(|&slo| slo < NO_DEADLINE).max().unwrap_or(Nanos::ZERO);
-        let settings = candidates(workload);
-        let charges = prior::charges(workload, drop, deferral, &settings);
+        let uncharged = candidates(workload).into_iter().map(|one| (one, 0.0)).collect();
         let mut tuner = Tuner {
             longest,
             workload: workload.clone(),
@@ -123,14 +126,27 @@ impl Tuner {
             last_look: Nanos::ZERO,
             pause: Nanos::ZERO,
             load: Load::default(),
-            charged: settings.into_iter().zip(charges).collect(),
+            arrived: Arrived::none_of(workload.models.len()),
+            charged: uncharged,
             contenders: Vec::new(),
             current: setting,
             has_changed: false,
             follows_until: Nanos::ZERO,
         };
+        tuner.charge();
         tuner.begin();
         tuner
+    }
+
+    /// Charges the settings by what is known of arrivals.
+    fn charge(&mut self) {
+        let settings: Vec<_> = self.charged.iter().map(|one| one.0).collect();
+        let charges = prior::charges(&self.workload, &self.arrived, self.drop, self.deferral, &settings);
+        for ((setting, charged), charge) in self.charged.iter_mut().zip(charges) {
+            *charged = charge;
+            let contender = self.contenders.iter_mut().find(|one| one.setting == *setting);
+            contender.into_iter().for_each(|one| one.handicap = charge);
+        }
     }
 
     /// Forgets what was found, and looks early again.
@@ -189,7 +205,11 @@ impl Tuner {
     pub fn look(&mut self, now: Nanos) -> Option<RuleSetting> {
         let change = self.load.add(&self.recent);
         if change.is_some() {
+            self.arrived = Arrived::none_of(self.workload.models.len());
             self.begin();
+        }
+        if self.arrived.add(&self.recent) {
+            self.charge();
         }
         if self.has_changed && change.is_some_and(|times| times < FELL) {
             self.follows_until = now + FOLLOWED;

@@ -1,7 +1,9 @@
-//! What is known of settings before any request has come: the models and the GPUs. Made-up
-//! requests of all models, in bursts, are replayed under every setting at rising loads. A setting
-//! that breaks down at a lower load than the others do has to prove itself on more requests.
+//! What is known of settings beside what they did with recent requests: the models, the GPUs, and
+//! how requests come. Made-up requests like those that have come are replayed under every setting
+//! at rising loads. A setting that breaks down at a lower load than the others do has to prove
+//! itself on more requests.
 
+use super::arrived::Arrived;
 use super::replay::{ReplayedRule, replay};
 use crate::deferral::Deferral;
 use crate::drop_rule::DropRule;
@@ -17,11 +19,7 @@ use symphony_transport::message::{ModelId, NO_DEADLINE, Request};
 /// Each is the square root of two times the one before.
 const LOADS: (f64, usize) = (1.0 / 16.0, 9);
 
-/// The shape of the gamma distribution of the gaps between the requests of a model: bursts of some
-/// five requests.
-const SHAPE: f64 = 0.2;
-
-/// The requests of each model, and the least and the most of all.
+/// The requests of each model on average, and the least and the most of all.
 const REQUESTS: [usize; 3] = [100, 2_000, 5_000];
 
 /// The bad rate of the worst model at which a load is lost.
@@ -33,15 +31,19 @@ const CHARGE: f64 = 16.0;
 /// The number of requests by which a model's bad rate is drawn to that of all.
 const DRAWN_BY: f64 = 50.0;
 
-/// Returns the bad requests with which each of the settings is charged from the beginning.
+/// Returns the bad requests with which each of the settings is charged, where requests come like
+/// those that have arrived.
 pub(super) fn charges(
     workload: &Workload,
+    arrived: &Arrived,
     drop: DropRule,
     deferral: &'static dyn Deferral,
     settings: &[RuleSetting],
 ) -> Vec<f64> {
-    let rate = full_rate(workload);
-    let (requests, rates) = made_up(workload, rate);
+    let shares = arrived.shares();
+    let rate = full_rate(workload, &shares);
+    let rates: Vec<f64> = shares.iter().map(|share| share * rate).collect();
+    let requests = made_up(workload, &rates, arrived.shape());
     let Some(last) = requests.last() else { return vec![0.0; settings.len()] };
     let counted = Nanos(last.arrival.0 / 8)..last.arrival;
     let mut bad = vec![0.0; settings.len()];
@@ -64,10 +66,11 @@ pub(super) fn charges(
     lost.into_iter().map(|lost| CHARGE * lost).collect()
 }
 
-/// Returns the rate of a model, in requests per second, at which the GPUs would be busy with
-/// batches that take half of their SLOs, all models having the same rate.
-fn full_rate(workload: &Workload) -> f64 {
-    let gpu_time: f64 = workload.models.iter().map(gpu_seconds).sum();
+/// Returns the rate, in requests per second, at which the GPUs would be busy with batches that take
+/// half of their SLOs, where each model has its share of the requests.
+fn full_rate(workload: &Workload, shares: &[f64]) -> f64 {
+    let models = workload.models.iter().zip(shares);
+    let gpu_time: f64 = models.map(|(model, share)| share * gpu_seconds(model)).sum();
     workload.gpus as f64 / gpu_time.max(1e-9)
 }
 
@@ -78,15 +81,18 @@ fn gpu_seconds(model: &WorkloadModel) -> f64 {
     model.profile.latency(size).as_secs_f64() / size as f64
 }
 
-/// Returns requests of all models at this rate of each, by arrival, and the models' rates.
-fn made_up(workload: &Workload, rate: f64) -> (Vec<Request>, Vec<f64>) {
+/// Returns requests of all models at these rates, by arrival. The gaps between those of a model are
+/// of a gamma distribution of this shape.
+fn made_up(workload: &Workload, rates: &[f64], shape: f64) -> Vec<Request> {
     let [of_each, least, most] = REQUESTS;
-    let count = (of_each * workload.models.len()).clamp(least, most) / workload.models.len().max(1);
+    let count = (of_each * workload.models.len()).clamp(least, most);
+    let end = Nanos::from_secs_f64(count as f64 / rates.iter().sum::<f64>());
     let mut requests = Vec::new();
-    for (index, model) in workload.models.iter().enumerate() {
-        let stream = Arrivals::new(&Arrival::Gamma(SHAPE), rate, stream_seed(1, index as u64));
+    for (index, (model, &rate)) in workload.models.iter().zip(rates).enumerate() {
+        let stream = Arrivals::new(&Arrival::Gamma(shape), rate, stream_seed(1, index as u64));
         let due = |at: Nanos| if model.slo < NO_DEADLINE { at + model.slo } else { NO_DEADLINE };
-        requests.extend(stream.into_iter().flatten().take(count).map(|arrival| Request {
+        let arrivals = stream.into_iter().flatten().take_while(|&at| at < end);
+        requests.extend(arrivals.map(|arrival| Request {
             arrival,
             deadline: due(arrival),
             queue: ModelId(index as u32).only_queue(),
@@ -94,7 +100,7 @@ fn made_up(workload: &Workload, rate: f64) -> (Vec<Request>, Vec<f64>) {
         }));
     }
     requests.sort_by_key(|request| request.arrival);
-    (requests, vec![rate; workload.models.len()])
+    requests
 }
 
 #[cfg(test)]
@@ -111,7 +117,7 @@ mod tests {
         };
         let workload = Workload::of_models(gpus, 1.0, models.iter().map(model).collect());
         let deferral = policy::by_name("symphony").and_then(policy::Policy::deferral).unwrap();
-        charges(&workload, DropRule::Exchange, deferral, &CANDIDATES)
+        charges(&workload, &Arrived::none_of(models.len()), DropRule::Exchange, deferral, &CANDIDATES)
     }
 
     #[test]
