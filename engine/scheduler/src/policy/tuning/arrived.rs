@@ -1,5 +1,5 @@
-//! What has arrived since the load changed: each model's part of the requests, and how far they come
-//! in bursts. Made-up requests are to be like them (`prior`).
+//! What has arrived since the load changed: each model's part of the requests, and how far they
+//! come in bursts. Made-up requests are to be like them (`prior`).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
