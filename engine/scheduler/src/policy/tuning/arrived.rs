@@ -49,8 +49,9 @@ impl Arrived {
         Arrived { models: vec![ArrivedOfModel::default(); models], count: 0.0, news_from: 1.0 }
     }
 
-    /// Adds requests, in the order of their arrival. Returns true if they are the first, or there
-    /// are twice as many as when it last did, until there are enough.
+    /// Adds requests, in the order of their arrival. Where some were left out before the first of
+    /// them, the gap counts as it is, as one among thousands. Returns true if they are the first,
+    /// or there are twice as many as when it last did, until there are enough.
     pub(super) fn add(&mut self, recent: &VecDeque<Request>) -> bool {
         for request in recent {
             let of = &mut self.models[request.queue.0 as usize];
