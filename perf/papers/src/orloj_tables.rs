@@ -136,7 +136,7 @@ impl RunTimeCase {
         let means = |count: usize| (0..count).map(move |at| 1.0 + 9.0 * (at as f64 + 0.5) / count as f64);
         if let Some(deviations) = name.strip_prefix("std-") {
             let (first, second) = deviations.split_once('/').unwrap_or((deviations, deviations));
-            let deviations = [first, second].map(|text| text.parse().expect("a number"));
+            let deviations = [first, second].map(number);
             return RunTimeCase::Modes(means(2).zip(deviations).collect());
         }
         if let Some(count) = name.strip_suffix("-modal") {

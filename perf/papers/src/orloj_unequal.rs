@@ -31,9 +31,6 @@ const SHARES: [&str; 9] = ["0.02", "0.05", "0.1", "0.2", "0.5", "0.8", "0.9", "0
 const CASES: [(&str, [&str; 3]); 2] =
     [("std-2/0.5", ["0.5", "0.8", "0.9"]), ("std-0.5/2", ["0.5", "0.1", "0.02"])];
 
-/// The shares that are drawn, in the order of their colours.
-const DRAWN: [&str; 5] = ["0.5", "0.8", "0.9", "0.1", "0.02"];
-
 fn workload(deviations: [f64; 2], share: f64, slo: &str, effort: Effort) -> Workload {
     let [short, long] = [0, 1].map(|at| (MODES_MS[at], UNIT_MS * deviations[at]));
     let applications = [of_mode(share, short.0, short.1), of_mode(1.0 - share, long.0, long.1)];
@@ -93,7 +90,7 @@ impl Experiment for UnequalModes {
                 points: SLOS.map(|slo| (number(slo), 100.0 * number(in_paper(case, slo)))).into(),
             };
             let of_share = |share: &str| {
-                let at = DRAWN.iter().position(|drawn| *drawn == share).expect("it is drawn");
+                let at = SHARES.iter().position(|one| *one == share).expect("it is one of them");
                 let keys = [("deviations", DEVIATIONS[0].0), ("share", share)];
                 Series {
                     label: format!("{:.0} % short", 100.0 * number(share)),

@@ -25,8 +25,6 @@ const ENOUGH: f64 = 20_000.0;
 #[derive(Clone, Debug)]
 pub(super) struct Arrived {
     models: Vec<ArrivedOfModel>,
-    /// The requests.
-    count: f64,
     /// The requests from which on they say something new.
     news_from: f64,
 }
@@ -36,7 +34,6 @@ pub(super) struct Arrived {
 struct ArrivedOfModel {
     count: f64,
     last: Option<Nanos>,
-    gaps: f64,
     /// The sum of the gaps, in seconds.
     sum: f64,
     /// The sum of the gaps' logarithms.
@@ -46,7 +43,7 @@ struct ArrivedOfModel {
 impl Arrived {
     /// Nothing has come of so many models.
     pub(super) fn none_of(models: usize) -> Arrived {
-        Arrived { models: vec![ArrivedOfModel::default(); models], count: 0.0, news_from: 1.0 }
+        Arrived { models: vec![ArrivedOfModel::default(); models], news_from: 1.0 }
     }
 
     /// Adds requests, in the order of their arrival. Where some were left out before the first of
@@ -58,23 +55,27 @@ impl Arrived {
             of.count += 1.0;
             if let Some(last) = of.last.replace(request.arrival) {
                 let gap = (request.arrival - last).max(Nanos(1)).as_secs_f64();
-                of.gaps += 1.0;
                 of.sum += gap;
                 of.logarithms += gap.ln();
             }
         }
-        self.count += recent.len() as f64;
-        let is_news = (self.news_from..2.0 * ENOUGH).contains(&self.count);
+        let count = self.count();
+        let is_news = (self.news_from..2.0 * ENOUGH).contains(&count);
         if is_news {
-            self.news_from = 2.0 * self.count;
+            self.news_from = 2.0 * count;
         }
         is_news
+    }
+
+    fn count(&self) -> f64 {
+        self.models.iter().map(|of| of.count).sum()
     }
 
     /// Returns each model's part of the requests.
     pub(super) fn shares(&self) -> Vec<f64> {
         let each = EXPECTED_REQUESTS / self.models.len() as f64;
-        self.models.iter().map(|of| (of.count + each) / (self.count + EXPECTED_REQUESTS)).collect()
+        let all = self.count() + EXPECTED_REQUESTS;
+        self.models.iter().map(|of| (of.count + each) / all).collect()
     }
 
     /// Returns the shape of the gamma distributions from which the gaps between a model's requests
@@ -82,9 +83,10 @@ impl Arrived {
     pub(super) fn shape(&self) -> f64 {
         let (expected, for_gaps) = EXPECTED_SHAPE;
         let (mut spread, mut gaps) = (for_gaps * spread_of(expected), for_gaps);
-        for of in self.models.iter().filter(|of| of.gaps > 0.0) {
-            spread += of.gaps * (of.sum / of.gaps).ln() - of.logarithms;
-            gaps += of.gaps;
+        for of in self.models.iter().filter(|of| of.count > 1.0) {
+            let own = of.count - 1.0;
+            spread += own * (of.sum / own).ln() - of.logarithms;
+            gaps += own;
         }
         shape_of(spread / gaps).clamp(*SHAPES.start(), *SHAPES.end())
     }
