@@ -1,6 +1,8 @@
 //! The executor of a GPU on a fake driver: every kernel's launch and arguments, whole networks, the
 //! order of copies and batches, and what becomes of batches when calls fail or hang.
 
+#[path = "harness/jobs.rs"]
+mod jobs;
 #[path = "../../engine/tests/harness/light_models.rs"]
 #[allow(dead_code, reason = "a part of it is used")]
 mod light;
@@ -9,6 +11,7 @@ mod model_rows;
 #[path = "harness/operations.rs"]
 mod operations;
 
+use jobs::{NEGATED, ONE, Rows, job, negation};
 use light::made_folder;
 use model_rows::run_rows;
 use operations::{of, operation_cases, plan_of, random_indices, random_row};
@@ -17,14 +20,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use symphony_fake_driver::{FakeDriver, Fault, driver_error, ecc_error};
 use symphony_gpu::cuda::{CudaDevice, CudaDevices, DeviceTimes};
-use symphony_gpu::plan::{
-    self, BatchPlan, BinaryFunction, CompileOptions, Operation, Plan, PlanModel, PlanPrecision, UnaryFunction,
-};
+use symphony_gpu::plan::{self, BinaryFunction, CompileOptions, Operation, PlanModel, PlanPrecision};
 use symphony_gpu::{
     CudaExecutor, CudaModel, EnqueueError, Executor, FinishedJob, HostModel, Job, RowSlots, RunError,
 };
 use symphony_transport::Nanos;
-use symphony_transport::slab::{Slab, SlabOwner, SlabView, SlotClaim, SlotClass, SlotId};
+use symphony_transport::slab::SlotClaim;
 
 /// The time after which a test gives up what should take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -92,59 +93,6 @@ fn networks_give_on_a_gpu_what_the_interpreter_gives() {
     assert!(driver.live(0).is_empty(), "{:?} are left", driver.live(0));
 }
 
-/// The rows of jobs, in slots of a slab.
-struct Rows {
-    view: SlabView,
-    slots: Vec<SlotId>,
-    _owner: SlabOwner,
-}
-
-impl RowSlots for Rows {
-    fn claim(&self, row: usize) -> Option<SlotClaim> {
-        self.view.claim_owned(*self.slots.get(row)?)
-    }
-}
-
-impl Rows {
-    /// Makes slots with these floats in front.
-    fn of(rows: &[[f32; 4]]) -> Rows {
-        let class = SlotClass { slot_bytes: 256, count: rows.len() };
-        let (mut owner, view) = Slab::new(&[class], 0).unwrap();
-        let slots: Vec<SlotId> = rows.iter().map(|_| owner.alloc(64).unwrap()).collect();
-        for (slot, row) in slots.iter().zip(rows) {
-            view.claim(*slot).unwrap()[..16].copy_from_slice(&row.map(f32::to_le_bytes).concat());
-        }
-        Rows { view, slots, _owner: owner }
-    }
-
-    /// Returns true if a row's slot is free to be claimed.
-    fn is_free(&self, row: usize) -> bool {
-        self.view.claim(self.slots[row]).is_some()
-    }
-
-    fn outputs(&self) -> Vec<[f32; 4]> {
-        let float = |bytes: &[u8], at: usize| f32::from_le_bytes(bytes[at * 4..][..4].try_into().unwrap());
-        let output = |slot: &SlotId| {
-            let bytes = self.view.claim(*slot).unwrap();
-            std::array::from_fn(|at| float(&bytes[16..32], at))
-        };
-        self.slots.iter().map(output).collect()
-    }
-}
-
-/// A model that negates four floats, for batches of one and two rows.
-fn negation() -> Plan {
-    let mut plan = plan_of(Operation::Unary(UnaryFunction::Neg), None, &[of(F32, &[2, 4])]);
-    plan.inputs[0].row = of(F32, &[4]);
-    plan.outputs[0].row = of(F32, &[4]);
-    let mut single = plan.batches[0].clone();
-    single.launches[0].inputs[0].of = of(F32, &[1, 4]);
-    single.launches[0].output.of = of(F32, &[1, 4]);
-    let double = BatchPlan { rows: 2, ..plan.batches[0].clone() };
-    plan.batches = vec![single, double];
-    plan
-}
-
 struct Rig {
     driver: Arc<FakeDriver>,
     executor: CudaExecutor,
@@ -163,11 +111,6 @@ fn shared_rig(rows: &[[f32; 4]]) -> (Rig, Rows) {
     let (mut rig, rows) = (rig(), Rows::of(rows));
     rig.executor.share(std::slice::from_ref(&rows.view)).unwrap();
     (rig, rows)
-}
-
-fn job(batch: u64, rows: usize, exec_at: Nanos) -> Job {
-    let (duration, latest) = (Nanos::from_millis(1), exec_at + Nanos::from_millis(5));
-    Job { batch, gpu: 0, model: 0, rows, duration, exec_at, latest }
 }
 
 impl Rig {
@@ -198,9 +141,6 @@ impl Rig {
         finished.result.unwrap_err().to_string()
     }
 }
-
-const ONE: [f32; 4] = [1.0, -2.0, 0.5, 8.0];
-const NEGATED: [f32; 4] = [-1.0, 2.0, -0.5, -8.0];
 
 #[test]
 fn a_batch_runs_from_its_exec_at_on_and_its_outputs_reach_its_slots() {

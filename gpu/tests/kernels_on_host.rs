@@ -6,12 +6,14 @@
 #[path = "../../engine/tests/harness/light_models.rs"]
 #[allow(dead_code, reason = "a part of it is used")]
 mod light;
+#[path = "harness/nearness.rs"]
+mod nearness;
 #[path = "harness/operations.rs"]
 #[allow(dead_code, reason = "a part of it is used")]
 mod operations;
 
-use half::{bf16, f16};
 use light::made_folder;
+use nearness::{difference, tolerance};
 use operations::{OperationCase, operation_cases, plan_of, random_row};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -21,7 +23,7 @@ use symphony_gpu::cuda::driver::DevicePointer;
 use symphony_gpu::cuda::kernel_source;
 use symphony_gpu::cuda::launch::{KERNELS, KernelLaunch, TensorPlaces, kernel_launches};
 use symphony_gpu::plan::{
-    self, CompileOptions, Operand, Operation, Plan, PlanElement, PlanMemory, PlanPrecision, PlanRegion,
+    self, CompileOptions, Operand, Operation, Plan, PlanMemory, PlanPrecision, PlanRegion,
 };
 
 /// The first address of the regions, and their distance.
@@ -138,42 +140,6 @@ fn interpreted(plan: &Plan, inputs: &[u8]) -> Vec<u8> {
     memory.inputs_mut().copy_from_slice(inputs);
     memory.run(plan, plan.max_batch()).unwrap();
     memory.outputs().to_vec()
-}
-
-/// Returns the floats of a tensor; `None` if its elements are others.
-fn floats(element: PlanElement, bytes: &[u8]) -> Option<Vec<f32>> {
-    let halves = || bytes.as_chunks().0.iter().map(|&bytes| u16::from_le_bytes(bytes));
-    Some(match element {
-        PlanElement::F32 => bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect(),
-        PlanElement::F16 => halves().map(|bits| f16::from_bits(bits).to_f32()).collect(),
-        PlanElement::Bf16 => halves().map(|bits| bf16::from_bits(bits).to_f32()).collect(),
-        _ => return None,
-    })
-}
-
-/// Returns the first element that differs by more than `tolerance` of itself and of the largest.
-fn difference(element: PlanElement, found: &[u8], expected: &[u8], tolerance: f32) -> Option<String> {
-    let (Some(found), Some(expected)) = (floats(element, found), floats(element, expected)) else {
-        return (found != expected).then(|| format!("{found:?} for {expected:?}"));
-    };
-    let largest = expected.iter().filter(|x| x.is_finite()).fold(0f32, |most, x| most.max(x.abs()));
-    let differs = |(_, (found, expected)): &(usize, (&f32, &f32))| {
-        let near = (**found - **expected).abs() <= tolerance * (expected.abs() + largest / 64.0);
-        !(near || found == expected || found.is_nan() && expected.is_nan())
-    };
-    let first = found.iter().zip(&expected).enumerate().find(differs);
-    first.map(|(at, (found, expected))| {
-        format!("{found} for {expected} at {at}, and the largest is {largest}")
-    })
-}
-
-/// The difference that sums in another order, and so another rounding, may make.
-fn tolerance(element: PlanElement) -> f32 {
-    match element {
-        PlanElement::F16 => 2.0 / 1024.0,
-        PlanElement::Bf16 => 2.0 / 128.0,
-        _ => 2e-5,
-    }
 }
 
 /// Lays a row out as the region of the inputs has it.

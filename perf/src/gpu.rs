@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use symphony_gpu::HostModel;
-use symphony_gpu::cuda::{CudaDevice, CudaDevices, CudaModel, DriverError, LibraryUse, Owned};
+use symphony_gpu::cuda::{CudaDevice, CudaDevices, CudaModel, DriverError, LibraryUse, Owned, PageOptions};
 use symphony_gpu::measure::RandomRows;
 use symphony_gpu::plan::{CompileOptions, Plan, PlanMemory, PlanPrecision, compile};
 
@@ -54,6 +54,9 @@ pub struct LoadBandwidth {
     /// The bandwidth of LOAD over that of the plain copy.
     pub load_over_plain: f64,
 }
+
+/// The memory that is taken of a device: for the weights, workspace and rows of one model.
+const TAKEN_BYTES: u64 = 2 << 30;
 
 /// The most bytes that a plain copy has room for; it goes there again and again.
 const PLAIN_BYTES: usize = 16 << 20;
@@ -115,8 +118,11 @@ fn plain_copy(device: &Arc<CudaDevice>, bytes: usize) -> Result<Duration, Driver
     Ok(began.elapsed())
 }
 
+/// Opens a device. A part of its memory is taken, so that several models are compared side by side.
 fn opened(ordinal: u32) -> Result<Arc<CudaDevice>, MeasureError> {
-    CudaDevices::new(None).get(ordinal).map_err(|error| MeasureError::Machine(error.to_string()))
+    let pages = PageOptions { memory: Some(TAKEN_BYTES), ..PageOptions::default() };
+    let devices = CudaDevices::new(None).with_pages(vec![pages; ordinal as usize + 1]);
+    devices.get(ordinal).map_err(|error| MeasureError::Machine(error.to_string()))
 }
 
 /// Compares a model on a GPU with the interpreter on a batch of random rows.

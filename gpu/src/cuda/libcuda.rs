@@ -13,6 +13,7 @@ use super::driver::{
 use super::error::{DriverError, DriverResult, FailedCall};
 use super::library_kernels::call::LibraryCall;
 use super::library_kernels::native::NativeLibraries;
+use super::open::LEAST_CAPABILITY;
 use cudarc::driver::sys;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -544,7 +545,11 @@ impl Device for LibcudaDevice {
     }
 
     fn load_kernels(&self, source: &str) -> DriverResult<Module> {
-        self.load_image(&compile_kernels(source, KernelTarget::Ptx(self.facts.capability))?)
+        // Machine code asks nothing of the driver; PTX asks for one that is as new as the compiler.
+        // It is for cards that are newer than the compiler.
+        let machine = compile_kernels(source, KernelTarget::Machine(self.facts.capability));
+        let code = machine.or_else(|_| compile_kernels(source, KernelTarget::Ptx(LEAST_CAPABILITY)))?;
+        self.load_image(&code)
     }
 
     fn load_image(&self, image: &[u8]) -> DriverResult<Module> {

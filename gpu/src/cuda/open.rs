@@ -11,9 +11,8 @@ use crate::plan::Plan;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The least compute capability, before the point: that of cards whose tensor cores the kernels
-/// use.
-const LEAST_CAPABILITY: u32 = 8;
+/// The least compute capability: that of cards whose tensor cores the kernels use.
+pub(super) const LEAST_CAPABILITY: [u32; 2] = [8, 0];
 
 /// A device that is ready for models.
 pub struct CudaDevice {
@@ -44,9 +43,11 @@ impl CudaDevice {
     pub fn open(driver: &dyn Driver, ordinal: u32, pages: PageOptions) -> DriverResult<CudaDevice> {
         let open = OpenDevice::new(driver.open(ordinal)?);
         let device = open.calls();
-        let [major, minor] = device.facts().capability;
-        if major < LEAST_CAPABILITY {
-            let reason = format!("its compute capability is {major}.{minor}; {LEAST_CAPABILITY}.0 is needed");
+        let (capability, text) =
+            (device.facts().capability, |[major, minor]: [u32; 2]| format!("{major}.{minor}"));
+        if capability < LEAST_CAPABILITY {
+            let (has, needs) = (text(capability), text(LEAST_CAPABILITY));
+            let reason = format!("its compute capability is {has}; {needs} is needed");
             return Err(DriverError::Kernels { reason });
         }
         let stream = || Ok(Owned::new(&open, device.create_stream()?));
