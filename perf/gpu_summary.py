@@ -39,18 +39,14 @@ def beside(folder, name):
     return {str(row["batch"]): theirs[row["batch"]] / row["p50_ms"] for row in plans["table"]}
 
 
-def at(table, batch):
-    """Returns the median of a batch size in a profile."""
-    return next((row["p50_ms"] for row in table if row["batch"] == batch), None)
-
-
 def ratios(profile, pytorch):
-    """Returns PyTorch's time over ours by batch size."""
+    """Returns PyTorch's time over ours by batch size: of a graph's execution, by the card's clock."""
     if profile is None or pytorch is None or pytorch.get("skipped"):
         return None
     name = Path(profile["model"]).stem
     theirs = {row["batch"]: row["p50_ms"] for row in pytorch["models"].get(name, [])}
-    ours = {batch: at(profile["table"], batch) for batch in theirs}
+    parts = {part["batch"]: part["execution_ms"]["p50"] for part in profile["gpu"]["parts"]}
+    ours = {batch: parts.get(batch) for batch in theirs}
     return {str(batch): theirs[batch] / ours[batch] for batch in theirs if ours[batch]}
 
 

@@ -1,19 +1,55 @@
 // Kernels that compute each element by itself.
 
+// A function of floats that the compiler knows.
+template <u32 CODE>
+struct KnownFunction {
+    FunctionCode code;
+
+    __device__ float operator()(float x) const {
+        FunctionCode known = code;
+        known.code = CODE;
+        return of_float(known, x);
+    }
+};
+
+struct AnyFunction {
+    FunctionCode code;
+
+    __device__ float operator()(float x) const { return of_float(code, x); }
+};
+
+struct GeluOfHalves {
+    __device__ float operator()(float x) const {
+        return 0.5f * x * (1.0f + error_function_for_halves(x * 0.70710678118654752f));
+    }
+};
+
+template <typename F>
+__device__ static void unary_of_floats(const UnaryArguments& a, const F& function) {
+    for (u64 i = first_of_thread() * EACH_TIME; i < a.count; i += all_threads() * EACH_TIME) {
+        if (i + EACH_TIME <= a.count) {
+            Eight x = eight_at(a.element, a.x, i);
+            for (int at = 0; at < EACH_TIME; ++at) x.x[at] = function(x.x[at]);
+            write_eight(a.element, a.y, i, x);
+            continue;
+        }
+        for (u64 at = i; at < a.count; ++at) {
+            write_float(a.element, a.y, at, function(float_at(a.element, a.x, at)));
+        }
+    }
+}
+
 extern "C" __global__ void unary(UnaryArguments a) {
     if (is_float(a.element)) {
-        for (u64 i = first_of_thread() * EACH_TIME; i < a.count; i += all_threads() * EACH_TIME) {
-            if (i + EACH_TIME <= a.count) {
-                Eight x = eight_at(a.element, a.x, i);
-                for (int at = 0; at < EACH_TIME; ++at) x.x[at] = of_float(a.function, x.x[at]);
-                write_eight(a.element, a.y, i, x);
-                continue;
-            }
-            for (u64 at = i; at < a.count; ++at) {
-                write_float(a.element, a.y, at, of_float(a.function, float_at(a.element, a.x, at)));
-            }
+        switch (a.function.code) {
+            case UNARY_CLIP: return unary_of_floats(a, KnownFunction<UNARY_CLIP>{a.function});
+            case UNARY_HARD_SWISH: return unary_of_floats(a, KnownFunction<UNARY_HARD_SWISH>{a.function});
+            case UNARY_SIGMOID: return unary_of_floats(a, KnownFunction<UNARY_SIGMOID>{a.function});
+            case UNARY_GELU:
+                if (a.element == ELEMENT_F32) return unary_of_floats(a, KnownFunction<UNARY_GELU>{a.function});
+                return unary_of_floats(a, GeluOfHalves{});
+            default: return unary_of_floats(a, AnyFunction{a.function});
         }
-        return;
     }
     for (u64 i = first_of_thread(); i < a.count; i += all_threads()) {
         if (a.element == ELEMENT_I64) {

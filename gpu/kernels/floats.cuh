@@ -22,11 +22,6 @@ __device__ static void write_float(u32 element, u64 to, u64 at, float x) {
     else ((u16*)to)[at] = to_half(element, x);
 }
 
-// What a thread reads or writes in one piece: tensors lie at multiples of 256 bytes.
-struct alignas(16) Piece {
-    u32 words[4];
-};
-
 #define EACH_TIME 8
 
 // Eight floats side by side, the first of which is a multiple of eight: 16 bytes of halves.

@@ -8,6 +8,14 @@ __device__ static float clamped(float x) {
     return fminf(fmaxf(x, 0.0f), 1.0f);
 }
 
+// The error function to 2e-7 (Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26): for
+// what is rounded to halves.
+__device__ static float error_function_for_halves(float x) {
+    float t = 1.0f / (1.0f + 0.3275911f * fabsf(x));
+    float sum = ((((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f) * t;
+    return copysignf(1.0f - sum * exp2f(-1.4426950408889634f * x * x), x);
+}
+
 __device__ static float of_float(FunctionCode f, float x) {
     switch (f.code) {
         case UNARY_ABS: return fabsf(x);
@@ -64,6 +72,7 @@ __device__ __noinline__ static float of_rare(FunctionCode f, float x) {
 __device__ static float activated(const FunctionCode& f, float x) {
     if (f.code == 0) return x;
     if (f.code == UNARY_RELU) return x < 0.0f ? 0.0f : x;
+    if (f.code == UNARY_CLIP) return fminf(fmaxf(x, f.a), f.b);
     return of_rare(f, x);
 }
 

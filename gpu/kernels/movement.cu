@@ -2,7 +2,7 @@
 
 // The bytes that one thread copies: tensors lie at multiples of their elements.
 __device__ static u64 unit(u64 bytes) {
-    return bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : bytes % 2 == 0 ? 2 : 1;
+    return bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : bytes % 2 == 0 ? 2 : 1;
 }
 
 extern "C" __global__ void concat_part(ConcatPartArguments a) {

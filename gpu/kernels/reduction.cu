@@ -150,41 +150,64 @@ __device__ static u64 all_rows(bool by_warp) {
     return by_warp ? (u64)gridDim.x * (THREADS / LANES) : gridDim.x;
 }
 
-// A row that a warp reads once and keeps.
+// A row that a warp reads once and keeps: where it can, 8 neighbours at a time.
 struct WarpRow {
     float x[A_LANE];
+    bool by_eight;
+
+    // Returns which element of the row a lane has.
+    __device__ u32 place(u32 i) const {
+        u32 lane = threadIdx.x % LANES;
+        return by_eight ? i / EACH_TIME * (LANES * EACH_TIME) + lane * EACH_TIME + i % EACH_TIME : i * LANES + lane;
+    }
+
+    __device__ void load(u32 element, u64 of, u64 first, u64 size, float none) {
+        by_eight = size % EACH_TIME == 0;
+#pragma unroll
+        for (u32 i = 0; i < A_LANE; i += EACH_TIME) {
+            Eight eight = {{none, none, none, none, none, none, none, none}};
+            if (by_eight && place(i) < size) eight = eight_at(element, of, first + place(i));
+#pragma unroll
+            for (u32 at = 0; at < EACH_TIME; ++at) {
+                if (!by_eight && place(i + at) < size) eight.x[at] = float_at(element, of, first + place(i + at));
+                x[i + at] = eight.x[at];
+            }
+        }
+    }
+
+    __device__ void write(u32 element, u64 to, u64 first, u64 size) const {
+#pragma unroll
+        for (u32 i = 0; i < A_LANE; i += EACH_TIME) {
+            Eight eight;
+#pragma unroll
+            for (u32 at = 0; at < EACH_TIME; ++at) {
+                eight.x[at] = x[i + at];
+                if (!by_eight && place(i + at) < size) write_float(element, to, first + place(i + at), x[i + at]);
+            }
+            if (by_eight && place(i) < size) write_eight(element, to, first + place(i), eight);
+        }
+    }
 };
 
-__device__ static WarpRow warp_row(u32 element, u64 of, u64 first, u64 size, float none) {
-    WarpRow row;
-#pragma unroll
-    for (u32 i = 0; i < A_LANE; ++i) {
-        u32 at = i * LANES + threadIdx.x % LANES;
-        row.x[i] = at < size ? float_at(element, of, first + at) : none;
-    }
-    return row;
-}
-
 __device__ static void softmax_of_warp(const SoftmaxArguments& a, u64 first) {
-    WarpRow row = warp_row(a.element, a.x, first, a.size, -INFINITE);
+    WarpRow row;
+    row.load(a.element, a.x, first, a.size, -INFINITE);
     float most = -INFINITE, sum = 0.0f;
 #pragma unroll
     for (u32 i = 0; i < A_LANE; ++i) most = fmaxf(most, row.x[i]);
     most = of_warp(BY_MAX, most);
 #pragma unroll
     for (u32 i = 0; i < A_LANE; ++i) {
-        bool is_there = i * LANES + threadIdx.x % LANES < a.size;
         row.x[i] -= most;
-        sum += is_there ? expf(row.x[i]) : 0.0f;
+        sum += row.place(i) < a.size ? expf(row.x[i]) : 0.0f;
     }
     sum = of_warp(BY_SUM, sum);
     float logarithm = logf(sum);
 #pragma unroll
     for (u32 i = 0; i < A_LANE; ++i) {
-        u32 at = i * LANES + threadIdx.x % LANES;
-        float y = a.logarithm ? row.x[i] - logarithm : expf(row.x[i]) / sum;
-        if (at < a.size) write_float(a.element, a.y, first + at, y);
+        if (row.place(i) < a.size) row.x[i] = a.logarithm ? row.x[i] - logarithm : expf(row.x[i]) / sum;
     }
+    row.write(a.element, a.y, first, a.size);
 }
 
 __device__ static void softmax_of_block(const SoftmaxArguments& a, u64 first) {
@@ -212,14 +235,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax(SoftmaxArguments a
     }
 }
 
-__device__ static void write_normal(const LayerNormArguments& a, u64 first, u64 at, float normal) {
+// Returns an element of a row, scaled and shifted.
+__device__ static float scaled(const LayerNormArguments& a, u64 at, float normal) {
     float bias = a.bias ? float_at(a.element, a.bias, at) : 0.0f;
-    float y = normal * float_at(a.element, a.scale, at) + bias;
-    write_float(a.element, a.y, first + at, activated(a.activation, y));
+    return activated(a.activation, normal * float_at(a.element, a.scale, at) + bias);
 }
 
 __device__ static void layer_norm_of_warp(const LayerNormArguments& a, u64 first) {
-    WarpRow row = warp_row(a.element, a.x, first, a.size, 0.0f);
+    WarpRow row;
+    row.load(a.element, a.x, first, a.size, 0.0f);
+    if (a.added) {
+        WarpRow added;
+        added.load(a.element, a.added, first, a.size, 0.0f);
+#pragma unroll
+        for (u32 i = 0; i < A_LANE; ++i) row.x[i] += added.x[i];
+    }
     float sum = 0.0f, squares = 0.0f;
 #pragma unroll
     for (u32 i = 0; i < A_LANE; ++i) sum += row.x[i];
@@ -227,27 +257,31 @@ __device__ static void layer_norm_of_warp(const LayerNormArguments& a, u64 first
 #pragma unroll
     for (u32 i = 0; i < A_LANE; ++i) {
         row.x[i] -= mean;
-        squares += i * LANES + threadIdx.x % LANES < a.size ? row.x[i] * row.x[i] : 0.0f;
+        squares += row.place(i) < a.size ? row.x[i] * row.x[i] : 0.0f;
     }
     float factor = 1.0f / sqrtf(of_warp(BY_SUM, squares) / (float)a.size + a.epsilon);
 #pragma unroll
     for (u32 i = 0; i < A_LANE; ++i) {
-        u32 at = i * LANES + threadIdx.x % LANES;
-        if (at < a.size) write_normal(a, first, at, row.x[i] * factor);
+        if (row.place(i) < a.size) row.x[i] = scaled(a, row.place(i), row.x[i] * factor);
     }
+    row.write(a.element, a.y, first, a.size);
+}
+
+__device__ static float summed_at(const LayerNormArguments& a, u64 at) {
+    return float_at(a.element, a.x, at) + (a.added ? float_at(a.element, a.added, at) : 0.0f);
 }
 
 __device__ static void layer_norm_of_block(const LayerNormArguments& a, u64 first) {
     float sum = 0.0f, squares = 0.0f;
-    for (u64 at = threadIdx.x; at < a.size; at += THREADS) sum += float_at(a.element, a.x, first + at);
+    for (u64 at = threadIdx.x; at < a.size; at += THREADS) sum += summed_at(a, first + at);
     float mean = of_block(BY_SUM, sum) / (float)a.size;
     for (u64 at = threadIdx.x; at < a.size; at += THREADS) {
-        float apart = float_at(a.element, a.x, first + at) - mean;
+        float apart = summed_at(a, first + at) - mean;
         squares += apart * apart;
     }
     float factor = 1.0f / sqrtf(of_block(BY_SUM, squares) / (float)a.size + a.epsilon);
     for (u64 at = threadIdx.x; at < a.size; at += THREADS) {
-        write_normal(a, first, at, (float_at(a.element, a.x, first + at) - mean) * factor);
+        write_float(a.element, a.y, first + at, scaled(a, at, (summed_at(a, first + at) - mean) * factor));
     }
 }
 

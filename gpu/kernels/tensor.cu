@@ -306,29 +306,52 @@ OF_HALVES(matrix_product_bf16_64, convolution_bf16_64, true, 64)
 OF_HALVES(matrix_product_bf16_128, convolution_bf16_128, true, 128)
 #endif
 
-// A convolution by depth of images of halves whose channels come last: each channel has its own kernel.
-// A thread computes eight channels of a pixel.
-extern "C" __global__ void convolution_by_depth(ConvolutionArguments a) {
-    u64 count = (u64)a.n * a.out_h * a.out_w * a.c;
-    u32 taps = a.kernel_h * a.kernel_w;
-    for (u64 i = first_of_thread() * EACH_TIME; i < count; i += all_threads() * EACH_TIME) {
-        u64 pixel = quotient_of(i, a.c), row = quotient_of(pixel, a.out_w), image = quotient_of(row, a.out_h);
-        u32 channel = (u32)(i - pixel * a.c);
+// Images with fewer pieces of eight channels are computed pixel by pixel, by more threads.
+#define MANY_PIECES (1ull << 18)
+
+// Computes eight channels of WIDE neighbouring pixels: their weights are read once.
+template <int WIDE>
+__device__ static void channels_by_depth(const ConvolutionArguments& a) {
+    u32 taps = a.kernel_h * a.kernel_w, pieces = a.c / EACH_TIME, strips = (a.out_w + WIDE - 1) / WIDE;
+    u64 count = (u64)a.n * a.out_h * strips * pieces;
+    for (u64 i = first_of_thread(); i < count; i += all_threads()) {
+        u64 strip = quotient_of(i, pieces), row = quotient_of(strip, strips), image = quotient_of(row, a.out_h);
+        u32 channel = (u32)(i - strip * pieces) * EACH_TIME, first = (u32)(strip - row * strips) * WIDE;
         int top = (int)((row - image * a.out_h) * a.stride_h) - (int)a.pad_top;
-        int left = (int)((pixel - row * a.out_w) * a.stride_w) - (int)a.pad_left;
-        Eight sums = {};
+        int left = (int)(first * a.stride_w) - (int)a.pad_left;
+        Eight sums[WIDE] = {};
         for (u32 tap = 0; tap < taps; ++tap) {
-            int y = top + (int)(tap / a.kernel_w * a.dilation_h), x = left + (int)(tap % a.kernel_w * a.dilation_w);
-            if (y < 0 || x < 0 || y >= (int)a.h || x >= (int)a.w) continue;
-            Eight read = eight_at(a.element, a.x, ((image * a.h + (u64)y) * a.w + (u64)x) * a.c + channel);
+            u32 tap_y = tap / a.kernel_w, tap_x = tap - tap_y * a.kernel_w;
+            int y = top + (int)(tap_y * a.dilation_h);
+            if (y < 0 || y >= (int)a.h) continue;
+            Eight weights;
             for (int at = 0; at < EACH_TIME; ++at) {
-                sums.x[at] += read.x[at] * float_at(a.element, a.weights, (u64)(channel + at) * taps + tap);
+                weights.x[at] = float_at(a.element, a.weights, (u64)(channel + at) * taps + tap);
+            }
+            u64 pixels = (image * a.h + (u64)y) * a.w;
+#pragma unroll
+            for (int pixel = 0; pixel < WIDE; ++pixel) {
+                int x = left + pixel * (int)a.stride_w + (int)(tap_x * a.dilation_w);
+                if (x < 0 || x >= (int)a.w) continue;
+                Eight read = eight_at(a.element, a.x, (pixels + (u64)x) * a.c + channel);
+                for (int at = 0; at < EACH_TIME; ++at) sums[pixel].x[at] += read.x[at] * weights.x[at];
             }
         }
-        for (int at = 0; at < EACH_TIME; ++at) {
-            float bias = a.bias ? float_at(a.element, a.bias, channel + at) : 0.0f;
-            sums.x[at] = activated(a.activation, sums.x[at] + bias);
+        Eight bias = {};
+        if (a.bias) bias = eight_at(a.element, a.bias, channel);
+#pragma unroll
+        for (int pixel = 0; pixel < WIDE; ++pixel) {
+            if (first + pixel >= a.out_w) continue;
+            for (int at = 0; at < EACH_TIME; ++at) {
+                sums[pixel].x[at] = activated(a.activation, sums[pixel].x[at] + bias.x[at]);
+            }
+            write_eight(a.element, a.y, (row * a.out_w + first + pixel) * a.c + channel, sums[pixel]);
         }
-        write_eight(a.element, a.y, i, sums);
     }
+}
+
+// A convolution by depth of images of halves whose channels come last: each channel has its own kernel.
+extern "C" __global__ void __launch_bounds__(THREADS) convolution_by_depth(ConvolutionArguments a) {
+    if ((u64)a.n * a.out_h * a.out_w * (a.c / EACH_TIME) < MANY_PIECES) channels_by_depth<1>(a);
+    else channels_by_depth<4>(a);
 }

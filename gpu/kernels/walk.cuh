@@ -50,7 +50,12 @@ __device__ static u64 quotient_of(u64 x, u64 by) {
     return (x | by) >> 32 > 0 ? x / by : (u64)((u32)x / (u32)by);
 }
 
-// Copies one element of 1, 2, 4 or 8 bytes.
+// What a thread reads or writes in one piece: tensors lie at multiples of 256 bytes.
+struct alignas(16) Piece {
+    u32 words[4];
+};
+
+// Copies one element of 1, 2, 4, 8 or 16 bytes.
 __device__ static void copy_element(u64 from, i64 from_at, u64 to, i64 to_at, u64 bytes) {
     if (bytes == 1) {
         ((u8*)to)[to_at] = ((const u8*)from)[from_at];
@@ -58,7 +63,9 @@ __device__ static void copy_element(u64 from, i64 from_at, u64 to, i64 to_at, u6
         ((u16*)to)[to_at] = ((const u16*)from)[from_at];
     } else if (bytes == 4) {
         ((u32*)to)[to_at] = ((const u32*)from)[from_at];
-    } else {
+    } else if (bytes == 8) {
         ((u64*)to)[to_at] = ((const u64*)from)[from_at];
+    } else {
+        ((Piece*)to)[to_at] = ((const Piece*)from)[from_at];
     }
 }

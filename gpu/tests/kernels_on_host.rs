@@ -177,10 +177,12 @@ fn each_kernel_computes_what_the_interpreter_computes() {
         let (element, expected) = (plan.outputs[0].row.element, interpreted(&plan, &inputs));
         let launches = launches_of(&plan);
         let large: Vec<KernelLaunch> = launches.iter().filter_map(by_large_squares).collect();
+        // The weights of an attention are rounded before they mix rows.
+        let times = if matches!(case.operation, Operation::Attention { .. }) { 4.0 } else { 1.0 };
         for launches in [launches, large].iter().filter(|launches| !launches.is_empty()) {
             kernels.extend(launches.iter().map(|launch| launch.kernel));
             let found = run_on_host(&program, &plan, launches, &inputs).and_then(|found| {
-                difference(element, &found, &expected, tolerance(element)).map_or(Ok(()), Err)
+                difference(element, &found, &expected, times * tolerance(element)).map_or(Ok(()), Err)
             });
             if let Err(why) = found {
                 wrong.push(format!("{} of {case:?}: {why}", launches[0].kernel));
@@ -216,7 +218,7 @@ fn networks_give_by_the_kernels_what_the_interpreter_gives() {
         let expected = interpreted(&plan, &inputs);
         for port in &plan.outputs {
             let range = port.range(1).unwrap();
-            let tolerance = 4.0 * tolerance(precision.element());
+            let tolerance = 16.0 * tolerance(precision.element());
             let wrong = difference(port.row.element, &found[range.clone()], &expected[range], tolerance);
             assert_eq!(wrong, None, "{name} in {precision}, {}", port.name);
         }

@@ -303,3 +303,33 @@ fn images_of_halves_are_turned_around_once_at_each_end_and_not_between() {
         }
     }
 }
+
+/// Counts the launches of a plan's largest batch, by their operations.
+fn operations_of(plan: &Plan) -> std::collections::BTreeMap<&'static str, usize> {
+    let mut counts = std::collections::BTreeMap::new();
+    let launches = &plan.batches.last().unwrap().launches;
+    launches.iter().for_each(|launch| *counts.entry(launch.operation.name()).or_default() += 1);
+    counts
+}
+
+#[test]
+fn attention_of_halves_is_one_launch_behind_one_product_and_norms_take_sums() {
+    let (_names, largest) = (2, 3);
+    for (name, layers, mask) in [("encoder", 2, true), ("vision", 2, false)] {
+        let path = made_folder("exported_models").join(name).with_extension("onnx");
+        let of = |precision| compile(&path, CompileOptions { max_batch: largest, precision }).unwrap().plan;
+        let (single, half) = (of(PlanPrecision::Fp32), of(PlanPrecision::Fp16));
+        let (single, counts) = (operations_of(&single), operations_of(&half));
+        assert_eq!((counts["attention"], counts.get("softmax")), (layers, None), "{name}: {counts:?}");
+        assert_eq!(single["matrix product"], counts["matrix product"] + 4 * layers, "{name}");
+        let launches = &half.batches.last().unwrap().launches;
+        for launch in launches.iter().filter(|launch| launch.operation.name() == "attention") {
+            let Operation::Attention { heads, scale, packed } = launch.operation else { unreachable!() };
+            assert_eq!((heads, scale, packed), (4, 0.25, true), "{name}");
+            assert_eq!(launch.inputs.len(), if mask { 2 } else { 1 }, "{name}");
+        }
+        let sums =
+            launches.iter().filter(|of| matches!(of.operation, Operation::LayerNorm { adds: true, .. }));
+        println!("{name}: {counts:?} sums {}", sums.count());
+    }
+}

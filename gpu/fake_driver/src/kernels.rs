@@ -5,10 +5,11 @@ use crate::memory::Memory;
 use bytemuck::{Pod, pod_read_unaligned};
 use half::f16;
 use symphony_gpu::cuda::arguments::{
-    AffineArguments, BinaryArguments, CastArguments, ConcatPartArguments, ConvolutionArguments,
-    DIVIDED_BY_ZERO, GatherArguments, INDEX_OUT_OF_RANGE, LayerNormArguments, LocalResponseNormArguments,
-    MAX_RANK, MatrixProductArguments, PadArguments, PoolArguments, ReduceArguments, ResizeArguments,
-    SelectArguments, SoftmaxArguments, StridedCopyArguments, UnaryArguments,
+    AffineArguments, AttentionArguments, BinaryArguments, CastArguments, ConcatPartArguments,
+    ConvolutionArguments, DIVIDED_BY_ZERO, GatherArguments, INDEX_OUT_OF_RANGE, LayerNormArguments,
+    LocalResponseNormArguments, MAX_RANK, MatrixProductArguments, PadArguments, PoolArguments,
+    ReduceArguments, ResizeArguments, SelectArguments, SoftmaxArguments, StridedCopyArguments,
+    UnaryArguments,
 };
 use symphony_gpu::cuda::codes::Coded;
 use symphony_gpu::cuda::driver::CallTensors;
@@ -103,6 +104,7 @@ fn find(kernel: &str, arguments: &[u8]) -> Result<Found, String> {
         "reduce" => reduce(&read(arguments)?),
         "softmax" => softmax(&read(arguments)?),
         "layer_norm" => layer_norm(&read(arguments)?),
+        name if name.starts_with("attention_") => attention(&read(arguments)?),
         "local_response_norm" => local_response_norm(&read(arguments)?),
         "gather" => gather(&read(arguments)?),
         "strided_copy" => strided_copy(&read(arguments)?),
@@ -361,11 +363,33 @@ fn softmax(a: &SoftmaxArguments) -> Result<Found, String> {
 }
 
 fn layer_norm(a: &LayerNormArguments) -> Result<Found, String> {
-    let operation = Operation::LayerNorm { axis: 1, epsilon: a.epsilon };
+    let operation = Operation::LayerNorm { axis: 1, epsilon: a.epsilon, adds: a.added != 0 };
     let element = coded(a.element)?;
-    let inputs = vec![(a.x, of(element, [a.rows, a.size])), (a.scale, of(element, [a.size]))];
+    let rows = of(element, [a.rows, a.size]);
+    let inputs = vec![(a.x, rows.clone()), (a.scale, of(element, [a.size]))];
     let found = Found::new(operation, inputs, a.y).and_perhaps(a.bias, of(element, [a.size]));
+    let found = found.and_perhaps(a.added, rows);
     Ok(Found { activation: a.activation.function(), ..found })
+}
+
+fn attention(a: &AttentionArguments) -> Result<Found, String> {
+    let (element, hidden) = (coded::<PlanElement>(a.element)?, a.heads * a.size);
+    let bytes = hidden * element.bytes() as u64;
+    let packed = a.lead == 3 * hidden && [a.k, a.v] == [a.q + bytes, a.q + 2 * bytes];
+    if !packed && a.lead != hidden {
+        return Err(format!("rows of {hidden} elements lie {} apart", a.lead));
+    }
+    let operation = Operation::Attention { heads: a.heads as usize, scale: a.scale, packed };
+    let rows = |count| of(element, [a.batches, count, a.lead]);
+    let inputs = match packed {
+        true => vec![(a.q, rows(a.queries))],
+        false => vec![(a.q, rows(a.queries)), (a.k, rows(a.keys)), (a.v, rows(a.keys))],
+    };
+    let mut scores = [1; MAX_RANK];
+    scores[MAX_RANK - 4..].copy_from_slice(&[a.batches, a.heads, a.queries, a.keys]);
+    let mask = unstretched(scores, a.mask_strides)?;
+    let mask = of::<4>(element, std::array::from_fn(|at| mask[MAX_RANK - 4 + at]));
+    Ok(Found::new(operation, inputs, a.y).and_perhaps(a.mask, mask))
 }
 
 fn local_response_norm(a: &LocalResponseNormArguments) -> Result<Found, String> {
@@ -395,13 +419,15 @@ fn gather(a: &GatherArguments) -> Result<Found, String> {
 }
 
 fn strided_copy(a: &StridedCopyArguments) -> Result<Found, String> {
+    // A piece of 16 bytes is two elements.
+    let (bytes, each) = if a.bytes == 16 { (8, 2) } else { (a.bytes, 1) };
     let operation = Operation::StridedCopy {
-        walked: a.shape.map(|size| size as usize).to_vec(),
-        strides: a.strides.to_vec(),
-        offset: a.offset as usize,
-        shape: vec![a.count as usize],
+        walked: a.shape.iter().map(|&size| size as usize).chain([each]).collect(),
+        strides: a.strides.iter().map(|stride| stride * each as i64).chain([1]).collect(),
+        offset: a.offset as usize * each,
+        shape: vec![a.count as usize * each],
     };
-    Ok(Found::new(operation, vec![(a.x, of(sized(a.bytes)?, [a.available]))], a.y))
+    Ok(Found::new(operation, vec![(a.x, of(sized(bytes)?, [a.available * each as u64]))], a.y))
 }
 
 fn pad(a: &PadArguments) -> Result<Found, String> {

@@ -403,6 +403,8 @@ device_struct! {
     LayerNormArguments {
         /// The input.
         x: u64,
+        /// What is added to the input before; 0 for nothing.
+        added: u64,
         /// A factor for each element of a row.
         scale: u64,
         /// A term for each; 0 for none.
@@ -419,6 +421,41 @@ device_struct! {
         element: u32,
         /// What follows.
         activation: FunctionCode,
+    }
+}
+
+device_struct! {
+    /// Attention: `softmax(scale * q * k' + mask) * v` for each head.
+    AttentionArguments {
+        /// The rows that ask.
+        q: u64,
+        /// The rows that they are compared with.
+        k: u64,
+        /// The rows that are mixed.
+        v: u64,
+        /// What is added to the scores; 0 for nothing.
+        mask: u64,
+        /// The output, whose rows lie one behind another.
+        y: u64,
+        /// The size of the batch.
+        batches: u64,
+        /// The number of heads.
+        heads: u64,
+        /// The rows of q.
+        queries: u64,
+        /// The rows of k and v.
+        keys: u64,
+        /// The elements of a head.
+        size: u64,
+        /// The distance of two rows of q, k or v.
+        lead: u64,
+        /// The distances of neighbours in the mask, of which the last four are by batch, head, row
+        /// of q and row of k.
+        mask_strides: [i64; MAX_RANK],
+        /// The factor of the products.
+        scale: f32,
+        /// The number of the elements' type.
+        element: u32,
     }
 }
 
@@ -586,7 +623,7 @@ pub fn status_text(status: u32) -> Option<&'static str> {
 
 /// Declares all structures, and the faults that kernels write, for the kernels' compiler.
 pub(super) fn declare(to: &mut String) {
-    let declarations: [fn(&mut String); 18] = [
+    let declarations: [fn(&mut String); 19] = [
         FunctionCode::declare,
         UnaryArguments::declare,
         CastArguments::declare,
@@ -599,6 +636,7 @@ pub(super) fn declare(to: &mut String) {
         ReduceArguments::declare,
         SoftmaxArguments::declare,
         LayerNormArguments::declare,
+        AttentionArguments::declare,
         LocalResponseNormArguments::declare,
         ConcatPartArguments::declare,
         GatherArguments::declare,

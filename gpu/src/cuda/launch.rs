@@ -2,21 +2,21 @@
 //! It is computed here alone, whatever the driver.
 
 use super::arguments::{
-    AffineArguments, BinaryArguments, CastArguments, ConcatPartArguments, ConvolutionArguments, FunctionCode,
-    GatherArguments, LayerNormArguments, LocalResponseNormArguments, MAX_RANK, MatrixProductArguments,
-    PadArguments, PoolArguments, ReduceArguments, ResizeArguments, SelectArguments, SoftmaxArguments,
-    StridedCopyArguments, UnaryArguments,
+    AffineArguments, AttentionArguments, BinaryArguments, CastArguments, ConcatPartArguments,
+    ConvolutionArguments, FunctionCode, GatherArguments, LayerNormArguments, LocalResponseNormArguments,
+    MAX_RANK, MatrixProductArguments, PadArguments, PoolArguments, ReduceArguments, ResizeArguments,
+    SelectArguments, SoftmaxArguments, StridedCopyArguments, UnaryArguments,
 };
 use super::codes::Coded;
 use super::driver::{DevicePointer, LaunchShape};
 use crate::plan::{
-    BinaryFunction, ImageLayout, Launch, Operand, Operation, PadFill, PlanElement, PlanPrecision,
-    PoolFunction, ReduceFunction, UnaryFunction, WindowSpec,
+    AttentionSizes, BinaryFunction, ImageLayout, Launch, Operand, Operation, PadFill, PlanElement,
+    PlanPrecision, PlanType, PoolFunction, ReduceFunction, UnaryFunction, WindowSpec,
 };
 use bytemuck::{Pod, bytes_of};
 
 /// The kernels, by their names in the source.
-pub const KERNELS: [&str; 27] = [
+pub const KERNELS: [&str; 31] = [
     "unary",
     "cast",
     "binary",
@@ -34,6 +34,10 @@ pub const KERNELS: [&str; 27] = [
     "matrix_product_f16_128",
     "matrix_product_bf16_64",
     "matrix_product_bf16_128",
+    "attention_f16_64",
+    "attention_f16_128",
+    "attention_bf16_64",
+    "attention_bf16_128",
     "pool",
     "reduce",
     "softmax",
@@ -79,11 +83,20 @@ const FEW_CHANNELS_OF_HALVES: usize = 8;
 /// The neighbouring floats that a thread computes where they are computed one by one.
 const EACH_TIME: u64 = 8;
 
+/// The most bytes that a thread copies at once.
+const PIECE_BYTES: u64 = 16;
+
 /// The rows of a softmax or a norm that a block computes, where a warp computes one.
 const ROWS_BY_WARP: u64 = 8;
 
 /// The longest row that a warp computes.
 const WARP_ROW: u64 = 1_024;
+
+/// The rows of q that a block of an attention computes: 16 a warp.
+const ATTENTION_ROWS: u64 = 128;
+
+/// The elements of a head that the smaller kernel of attention has room for.
+const SMALL_HEAD: u64 = 64;
 
 /// A launch of a kernel.
 #[derive(Clone, PartialEq, Debug)]
@@ -191,7 +204,8 @@ impl Placed<'_> {
             }
             Operation::Reduce { function, axes } => self.reduce(*function, axes, count)?,
             Operation::Softmax { axis, logarithm } => self.softmax(*axis, *logarithm),
-            Operation::LayerNorm { axis, epsilon } => self.layer_norm(*axis, *epsilon),
+            Operation::LayerNorm { axis, epsilon, adds } => self.layer_norm(*axis, *epsilon, *adds),
+            Operation::Attention { heads, scale, packed } => self.attention(*heads, *scale, *packed)?,
             Operation::LocalResponseNorm { axis, size, alpha, beta, bias } => {
                 self.local_response_norm([*axis, *size], [*alpha, *beta, *bias], count)
             }
@@ -224,7 +238,11 @@ impl Placed<'_> {
 
     fn cast(&self, to: PlanElement, count: u64) -> KernelLaunch {
         let (from, to) = (self.element(0).code(), to.code());
-        KernelLaunch::for_each("cast", count, &CastArguments { x: self.x(0), y: self.y(), count, from, to })
+        let arguments = CastArguments { x: self.x(0), y: self.y(), count, from, to };
+        if self.element(0).is_float() && self.launch.output.of.element.is_float() {
+            return KernelLaunch::for_eight("cast", count, &arguments);
+        }
+        KernelLaunch::for_each("cast", count, &arguments)
     }
 
     fn binary(&self, function: BinaryFunction, count: u64) -> Result<KernelLaunch, String> {
@@ -247,6 +265,9 @@ impl Placed<'_> {
             function: function.code(),
             element: self.element(0).code(),
         };
+        if self.launch.output.of.element.is_float() {
+            return Ok(KernelLaunch::for_eight("binary", count, &arguments));
+        }
         Ok(KernelLaunch::for_each("binary", count, &arguments))
     }
 
@@ -441,14 +462,56 @@ impl Placed<'_> {
         KernelLaunch::of_blocks("softmax", [rows, 1, 1], &arguments)
     }
 
-    fn layer_norm(&self, axis: usize, epsilon: f32) -> KernelLaunch {
+    fn layer_norm(&self, axis: usize, epsilon: f32, adds: bool) -> KernelLaunch {
         let product = |sizes: &[usize]| sizes.iter().map(|&size| size as u64).product();
         let (before, row) = self.shape_of(0).split_at(axis);
         let (rows, size) = (product(before), product(row));
-        let (scale, bias, element) = (self.x(1), self.optional(2), self.element(0).code());
+        let last = self.launch.inputs.len() - 1;
+        let added = if adds { self.x(last) } else { 0 };
+        let bias = if adds && last == 2 { 0 } else { self.optional(2) };
+        let (scale, element) = (self.x(1), self.element(0).code());
         let (x, y, activation) = (self.x(0), self.y(), self.activation());
-        let arguments = LayerNormArguments { x, scale, bias, y, rows, size, epsilon, element, activation };
+        let arguments =
+            LayerNormArguments { x, added, scale, bias, y, rows, size, epsilon, element, activation };
         KernelLaunch::of_blocks("layer_norm", [blocks_of_rows(rows, size), 1, 1], &arguments)
+    }
+
+    fn attention(&self, heads: usize, scale: f32, packed: bool) -> Result<KernelLaunch, String> {
+        let inputs: Vec<&PlanType> = self.launch.inputs.iter().map(|input| &input.of).collect();
+        let AttentionSizes { batches, queries, keys, hidden } = AttentionSizes::of(heads, packed, &inputs)?;
+        let (size, bytes) = ((hidden / heads) as u64, (hidden * self.element(0).bytes()) as u64);
+        let of = |at: usize| if packed { self.x(0) + at as u64 * bytes } else { self.x(at) };
+        let lead = if packed { 3 * hidden } else { hidden } as u64;
+        let mask_at = if packed { 1 } else { 3 };
+        let mask_strides = match self.launch.inputs.get(mask_at) {
+            Some(mask) => stretched(&mask.of.shape, &[batches, heads, queries, keys])?,
+            None => [0; MAX_RANK],
+        };
+        let [batches, heads, queries, keys] = [batches, heads, queries, keys].map(|size| size as u64);
+        let arguments = AttentionArguments {
+            q: of(0),
+            k: of(1),
+            v: of(2),
+            mask: self.optional(mask_at),
+            y: self.y(),
+            batches,
+            heads,
+            queries,
+            keys,
+            size,
+            lead,
+            mask_strides,
+            scale,
+            element: self.element(0).code(),
+        };
+        let kernel = match (self.element(0), size > SMALL_HEAD) {
+            (PlanElement::Bf16, false) => "attention_bf16_64",
+            (PlanElement::Bf16, true) => "attention_bf16_128",
+            (_, false) => "attention_f16_64",
+            (_, true) => "attention_f16_128",
+        };
+        let blocks = [queries.div_ceil(ATTENTION_ROWS), heads, batches];
+        Ok(KernelLaunch::of_blocks(kernel, blocks, &arguments))
     }
 
     fn local_response_norm(&self, [axis, size]: [usize; 2], factors: [f32; 3], count: u64) -> KernelLaunch {
@@ -480,7 +543,11 @@ impl Placed<'_> {
             let bytes = input.of.shape[axis] as u64 * inner * element;
             if bytes > 0 {
                 let arguments = ConcatPartArguments { x: self.x(at), y, blocks, bytes, step };
-                launches.push(KernelLaunch::for_each("concat_part", blocks * bytes / element, &arguments));
+                launches.push(KernelLaunch::for_each(
+                    "concat_part",
+                    (blocks * bytes).div_ceil(PIECE_BYTES),
+                    &arguments,
+                ));
             }
             y += bytes;
         }
@@ -503,7 +570,7 @@ impl Placed<'_> {
             bytes,
             index_element: indices.of.element.code().into(),
         };
-        KernelLaunch::for_each("gather", outer * chosen * inner, &arguments)
+        KernelLaunch::for_each("gather", (outer * chosen * bytes).div_ceil(PIECE_BYTES), &arguments)
     }
 
     fn strided_copy(
@@ -513,7 +580,7 @@ impl Placed<'_> {
         offset: usize,
         count: u64,
     ) -> Result<KernelLaunch, String> {
-        let arguments = StridedCopyArguments {
+        let mut arguments = StridedCopyArguments {
             x: self.x(0),
             y: self.y(),
             count,
@@ -523,7 +590,8 @@ impl Placed<'_> {
             available: self.launch.inputs[0].of.elements().unwrap_or(0) as u64,
             bytes: self.element(0).bytes() as u64,
         };
-        Ok(KernelLaunch::for_each("strided_copy", count, &arguments))
+        in_pieces(&mut arguments);
+        Ok(KernelLaunch::for_each("strided_copy", arguments.count, &arguments))
     }
 
     fn pad(&self, begins: &[i64], fill: PadFill, count: u64) -> Result<KernelLaunch, String> {
@@ -576,6 +644,25 @@ impl Placed<'_> {
         };
         Ok(KernelLaunch::for_each("resize", count, &arguments))
     }
+}
+
+/// Has a copy of elements that lie in rows of neighbours move pieces of as many as a thread copies
+/// at once, where rows begin and end with such.
+fn in_pieces(copy: &mut StridedCopyArguments) {
+    let each = PIECE_BYTES / copy.bytes;
+    let [before @ .., last] = &mut copy.strides;
+    let sizes = [copy.shape[MAX_RANK - 1], copy.offset, copy.available];
+    let fits = sizes.iter().all(|size| size.is_multiple_of(each))
+        && before.iter().all(|stride| stride % each as i64 == 0);
+    if *last != 1 || !fits {
+        return;
+    }
+    before.iter_mut().for_each(|stride| *stride /= each as i64);
+    copy.shape[MAX_RANK - 1] /= each;
+    copy.offset /= each;
+    copy.available /= each;
+    copy.count /= each;
+    copy.bytes = PIECE_BYTES;
 }
 
 /// Returns the product of the dimensions before an axis, its size, and the product of those behind.

@@ -45,3 +45,4 @@ pub use program::{
     BatchPlan, KernelImage, Launch, MAX_PLAN_BATCH, Operand, PLAN_ALIGNMENT, Plan, PlanPort, PlanPrecision,
     PlanRegion,
 };
+pub use shapes::AttentionSizes;

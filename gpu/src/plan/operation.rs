@@ -76,6 +76,21 @@ pub enum Operation {
         axis: usize,
         /// What keeps the divisor above 0.
         epsilon: f32,
+        /// Whether there is one more input behind the others, which is added to x before.
+        #[serde(default)]
+        adds: bool,
+    },
+    /// Attention of halves: for each head `softmax(scale * q * k' + mask) * v`, of the inputs q, k
+    /// and v, `[N, rows, heads * size]` each, or of one with the three side by side,
+    /// `[N, rows, 3 * heads * size]`; and perhaps a mask that is stretched to
+    /// `[N, heads, rows of q, rows of k]`. The softmax is over the rows of k.
+    Attention {
+        /// The number of heads.
+        heads: usize,
+        /// The factor of the products.
+        scale: f32,
+        /// Whether q, k and v are one input.
+        packed: bool,
     },
     /// Local response normalisation across channels:
     /// `x / (bias + alpha / size * sum of squares) ^ beta`.
@@ -165,6 +180,7 @@ impl Operation {
             Operation::Reduce { .. } => "reduce",
             Operation::Softmax { .. } => "softmax",
             Operation::LayerNorm { .. } => "layer norm",
+            Operation::Attention { .. } => "attention",
             Operation::LocalResponseNorm { .. } => "local response norm",
             Operation::Concat { .. } => "concat",
             Operation::Gather { .. } => "gather",

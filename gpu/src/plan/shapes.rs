@@ -77,15 +77,27 @@ impl Operation {
                 x.shape.get(*axis).ok_or("it has no such dimension")?;
                 x.clone()
             }
-            Operation::LayerNorm { axis, .. } => {
+            Operation::LayerNorm { axis, adds, .. } => {
                 all_floats(inputs)?;
-                let [x, scales @ ..] = inputs else { return Err("it has no input".to_owned()) };
+                let (x, scales) = match inputs {
+                    [x, scales @ .., added] if *adds => {
+                        expect(added, &x.shape)?;
+                        (x, scales)
+                    }
+                    [x, scales @ ..] => (x, scales),
+                    [] => return Err("it has no input".to_owned()),
+                };
                 let of = x.shape.get(*axis..).ok_or("it has no such dimension")?;
                 if scales.is_empty() || scales.len() > 2 {
                     return Err(format!("it has {} inputs", inputs.len()));
                 }
                 scales.iter().try_for_each(|scale| expect(scale, of))?;
                 (*x).clone()
+            }
+            Operation::Attention { heads, packed, .. } => {
+                let AttentionSizes { batches, queries, hidden, .. } =
+                    AttentionSizes::of(*heads, *packed, inputs)?;
+                PlanType::new(inputs[0].element, [batches, queries, hidden])
             }
             Operation::LocalResponseNorm { axis, size, .. } => {
                 let [x] = exactly(inputs)?;
@@ -151,6 +163,65 @@ impl WindowSpec {
             *output = count + 1 - usize::from(begins_behind && count > 0);
         }
         Ok(outputs)
+    }
+}
+
+/// The sizes of an attention.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AttentionSizes {
+    /// The size of the batch.
+    pub batches: usize,
+    /// The rows of q.
+    pub queries: usize,
+    /// The rows of k and v.
+    pub keys: usize,
+    /// The elements of a row, of all heads.
+    pub hidden: usize,
+}
+
+/// The most elements of a head's row, a multiple of [`HEAD_STEP`].
+pub(super) const MOST_OF_HEAD: usize = 128;
+
+/// What a head's elements are a multiple of: as many halves as are copied at once.
+pub(super) const HEAD_STEP: usize = 8;
+
+impl AttentionSizes {
+    /// Returns the sizes of an attention of inputs of these types.
+    ///
+    /// # Errors
+    /// If there is no such attention; the text says what it takes.
+    pub fn of(heads: usize, packed: bool, inputs: &[&PlanType]) -> Result<AttentionSizes, String> {
+        all_floats(inputs)?;
+        let wrong = || {
+            let given: Vec<String> = inputs.iter().map(ToString::to_string).collect();
+            format!("it takes rows of {heads} heads, and perhaps a mask, not {}", given.join(", "))
+        };
+        let rows = |of: &PlanType| <[usize; 3]>::try_from(&of.shape[..]).map_err(|_| wrong());
+        let (sizes, mask) = match inputs {
+            [qkv, mask @ ..] if packed => {
+                let [batches, queries, all] = rows(qkv)?;
+                let hidden = if all.is_multiple_of(3) { all / 3 } else { 0 };
+                (AttentionSizes { batches, queries, keys: queries, hidden }, mask)
+            }
+            [q, k, v, mask @ ..] if !packed => {
+                let ([batches, queries, hidden], [of, keys, width]) = (rows(q)?, rows(k)?);
+                if k.shape != v.shape || [of, width] != [batches, hidden] {
+                    return Err(wrong());
+                }
+                (AttentionSizes { batches, queries, keys, hidden }, mask)
+            }
+            _ => return Err(wrong()),
+        };
+        let AttentionSizes { batches, queries, keys, hidden } = sizes;
+        let of_head = if heads > 0 && hidden.is_multiple_of(heads) { hidden / heads } else { 0 };
+        let fits = (1..=MOST_OF_HEAD).contains(&of_head) && of_head.is_multiple_of(HEAD_STEP) && keys > 0;
+        let scores = [batches, heads, queries, keys];
+        let stretched = match mask {
+            [] => true,
+            [mask] => broadcast(&mask.shape, &scores).is_ok_and(|shape| shape == scores),
+            _ => false,
+        };
+        if fits && stretched && inputs[0].element.is_half() { Ok(sizes) } else { Err(wrong()) }
     }
 }
 

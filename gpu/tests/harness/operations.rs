@@ -64,12 +64,21 @@ fn operations(layout: ImageLayout) -> Vec<(Operation, Vec<PlanType>)> {
         (Operation::Affine { axis: 1 }, f32s(&[&[2, 6, 9, 7], &[6], &[6]])),
         (Operation::Softmax { axis: 1, logarithm: false }, f32s(&[&[4, 5, 3]])),
         (Operation::Softmax { axis: 2, logarithm: true }, f32s(&[&[4, 5, 3]])),
-        (Operation::LayerNorm { axis: 1, epsilon: 1e-5 }, f32s(&[&[4, 5, 3], &[5, 3], &[5, 3]])),
-        (Operation::LayerNorm { axis: 2, epsilon: 1e-3 }, f32s(&[&[4, 5, 3], &[3]])),
+        (Operation::LayerNorm { axis: 1, epsilon: 1e-5, adds: false }, f32s(&[&[4, 5, 3], &[5, 3], &[5, 3]])),
+        (Operation::LayerNorm { axis: 2, epsilon: 1e-3, adds: false }, f32s(&[&[4, 5, 3], &[3]])),
+        (
+            Operation::LayerNorm { axis: 1, epsilon: 1e-5, adds: true },
+            f32s(&[&[3, 24], &[24], &[24], &[3, 24]]),
+        ),
+        (
+            Operation::LayerNorm { axis: 1, epsilon: 1e-5, adds: true },
+            f32s(&[&[2, 1200], &[1200], &[2, 1200]]),
+        ),
+        (Operation::Softmax { axis: 1, logarithm: false }, f32s(&[&[9, 136]])),
         (Operation::LocalResponseNorm { axis: 1, size: 3, alpha: 0.1, beta: 0.75, bias: 1.0 }, image()),
         (Operation::Concat { axis: 1 }, f32s(&[&[2, 3, 4], &[2, 0, 4], &[2, 1, 4], &[2, 5, 4]])),
         (Operation::Softmax { axis: 1, logarithm: true }, f32s(&[&[2, 1500]])),
-        (Operation::LayerNorm { axis: 1, epsilon: 1e-5 }, f32s(&[&[2, 1200], &[1200]])),
+        (Operation::LayerNorm { axis: 1, epsilon: 1e-5, adds: false }, f32s(&[&[2, 1200], &[1200]])),
         (Operation::Affine { axis: 2 }, f32s(&[&[2, 3, 16], &[16], &[16]])),
         (Operation::Concat { axis: 0 }, vec![of(Bool, &[3]), of(Bool, &[5])]),
         (Operation::Gather { axis: 1 }, vec![of(F32, &[2, 3, 4]), of(I64, &[2, 2])]),
@@ -95,6 +104,7 @@ fn operations(layout: ImageLayout) -> Vec<(Operation, Vec<PlanType>)> {
         (window([1, 2], [1, 1], [1, 1, 1, 1], false), 16, 16, [16, 1, 3, 3]),
         (window([2, 3], [1, 2], [0, 2, 1, 0], false), 2, 6, [40, 3, 2, 3]),
         (window([2, 1], [2, 1], [3, 0, 0, 2], false), 6, 6, [12, 1, 3, 1]),
+        (window([2, 2], [1, 1], [0, 1, 1, 0], false), 8, 8, [8, 1, 3, 3]),
     ] {
         let (image, kernels) = (layout.shape([2, channels, 9, 7]), layout.shape(weights));
         for inputs in [vec![&image[..], &kernels], vec![&image[..], &kernels, &weights[..1]]] {
@@ -135,6 +145,10 @@ fn operations(layout: ImageLayout) -> Vec<(Operation, Vec<PlanType>)> {
         all.push((Operation::Reduce { function, axes }, vec![of(I64, &[2, 3, 1, 4])]));
     }
     for element in [F32, I64, Bool] {
+        // Rows of neighbours, which are copied in pieces.
+        let (walked, strides) = (vec![3, 2, 16], vec![16, 48, 1]);
+        let operation = Operation::StridedCopy { walked, strides, offset: 16, shape: vec![6, 16] };
+        all.push((operation, vec![of(element, &[7, 16])]));
         let (walked, strides) = (vec![4, 2, 3], vec![1, 12, -4]);
         let operation = Operation::StridedCopy { walked, strides, offset: 8, shape: vec![8, 3] };
         all.push((operation, vec![of(element, &[2, 3, 4])]));
@@ -223,6 +237,19 @@ pub(crate) fn operation_cases() -> Vec<OperationCase> {
                     }
                 }
             }
+        }
+    }
+    for element in [F16, Bf16] {
+        for (heads, packed, shapes) in [
+            (2, true, &[&[2, 5, 48][..]][..]),
+            (1, true, &[&[1, 130, 192], &[1, 1, 1, 130]]),
+            (3, false, &[&[2, 19, 48], &[2, 70, 48], &[2, 70, 48], &[2, 1, 19, 70]]),
+            (1, false, &[&[1, 140, 104], &[1, 33, 104], &[1, 33, 104]]),
+            (2, false, &[&[1, 3, 256], &[1, 65, 256], &[1, 65, 256], &[65]]),
+        ] {
+            let operation = Operation::Attention { heads, scale: 0.25, packed };
+            let inputs = shapes.iter().map(|shape| of(element, shape)).collect();
+            cases.push(OperationCase { operation, activation: None, inputs });
         }
     }
     for (from, to) in [(F16, F32), (Bf16, F32), (F32, F16), (F32, Bf16), (F16, Bf16)] {

@@ -47,12 +47,7 @@ fn product(launch: &Launch, transposed: [bool; 2], alpha: f32) -> Option<Library
     if depth == 0 || sizes.iter().any(|&size| size > MOST) {
         return None;
     }
-    let (function, after) = match launch.activation {
-        Some(UnaryFunction::Relu) => (FusedFunction::Relu, None),
-        // What the library calls GELU is this approximation of it.
-        Some(UnaryFunction::GeluTanh) => (FusedFunction::GeluTanh, None),
-        other => (FusedFunction::Identity, other),
-    };
+    let (function, after) = fused(launch.activation);
     let element = float(launch)?;
     let has_bias = launch.inputs.len() > 2;
     let call =
@@ -84,6 +79,17 @@ fn convolution(
         other => (false, other),
     };
     let (element, pads) = (float(launch)?, [top, left]);
+    let [n, c, ..] = image;
+    let [m, ..] = kernels;
+    let channels_last = layout == ImageLayout::ChannelsLast;
+    // Cards have kernels of ours that read each element once.
+    if element.is_half() && channels_last && groups == c && m == c && c % 8 == 0 {
+        return None;
+    }
+    let is_pointwise = kernels[2..] == [1, 1] && strides == [1, 1] && pads == [0, 0] && groups == 1;
+    if is_pointwise && channels_last {
+        return pointwise(launch, [n * h * w, m, c]);
+    }
     let call = ConvolutionCall {
         element,
         layout,
@@ -98,6 +104,35 @@ fn convolution(
         relu,
     };
     Some(LibraryPart { call: LibraryCall::Convolution(call), after })
+}
+
+/// A convolution whose kernels have one element, of images whose channels come last: a product of
+/// all pixels with the kernels.
+fn pointwise(launch: &Launch, [pixels, kernels, channels]: [usize; 3]) -> Option<LibraryPart> {
+    let (function, after) = fused(launch.activation);
+    let call = ProductCall {
+        element: float(launch)?,
+        batches: 1,
+        own: [false; 2],
+        rows: pixels as u64,
+        columns: kernels as u64,
+        depth: channels as u64,
+        transposed: [false, true],
+        alpha: 1.0,
+        has_bias: launch.inputs.len() > 2,
+        function,
+    };
+    (call.rows <= MOST).then_some(LibraryPart { call: LibraryCall::Product(call), after })
+}
+
+/// Returns the function that cuBLASLt applies for an activation, and what follows.
+fn fused(activation: Option<UnaryFunction>) -> (FusedFunction, Option<UnaryFunction>) {
+    match activation {
+        Some(UnaryFunction::Relu) => (FusedFunction::Relu, None),
+        // What the library calls GELU is this approximation of it.
+        Some(UnaryFunction::GeluTanh) => (FusedFunction::GeluTanh, None),
+        other => (FusedFunction::Identity, other),
+    }
 }
 
 /// Returns the type of a launch's floats.

@@ -2,6 +2,7 @@
 //! folded with them, and the interpreter runs a plan by them. Types were checked before:
 //! `Operation::result` refuses what a kernel does not take.
 
+mod attention;
 mod elements;
 mod half;
 mod image;
@@ -83,7 +84,12 @@ fn run_single(
         Operation::Softmax { axis, logarithm } => {
             reduction::softmax(*axis, *logarithm, inputs[0], output);
         }
-        Operation::LayerNorm { axis, epsilon } => reduction::layer_norm(*axis, *epsilon, inputs, output),
+        Operation::LayerNorm { axis, epsilon, adds } => {
+            reduction::layer_norm(*axis, *epsilon, *adds, inputs, output);
+        }
+        Operation::Attention { heads, scale, packed } => {
+            attention::attention(*heads, *scale, *packed, inputs, output);
+        }
         Operation::LocalResponseNorm { axis, size, alpha, beta, bias } => {
             reduction::local_response_norm([*axis, *size], [*alpha, *beta, *bias], inputs[0], output);
         }

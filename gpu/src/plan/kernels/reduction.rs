@@ -134,13 +134,21 @@ pub(super) fn softmax(axis: usize, logarithm: bool, x: KernelInput<'_>, output: 
 pub(super) fn layer_norm(
     axis: usize,
     epsilon: f32,
+    adds: bool,
     inputs: &[KernelInput<'_>],
     output: &mut KernelOutput<'_>,
 ) {
+    let (added, inputs) = inputs
+        .split_last()
+        .filter(|_| adds)
+        .map_or((None, inputs), |(added, inputs)| (Some(added.elements::<f32>()), inputs));
     let size = inputs[0].shape()[axis..].iter().product::<usize>();
     let scale = inputs[1].elements::<f32>();
     let bias = inputs.get(2).map(|bias| bias.elements::<f32>());
-    let from = inputs[0].elements::<f32>().chunks_exact(size);
+    let sum = added.map(|added| -> Vec<f32> {
+        inputs[0].elements::<f32>().iter().zip(added).map(|(x, added)| x + added).collect()
+    });
+    let from = sum.as_deref().unwrap_or(inputs[0].elements()).chunks_exact(size);
     for (from, to) in from.zip(output.elements::<f32>().chunks_exact_mut(size)) {
         let mean = from.iter().map(|&x| f64::from(x)).sum::<f64>() / size as f64;
         let variance = from.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / size as f64;

@@ -36,7 +36,7 @@ pub(super) fn fuse(builder: &mut PlanBuilder<'_>, outputs: &[PlanValue]) -> Resu
 }
 
 /// Returns the steps that outputs need.
-fn needed(steps: Vec<LoweredStep>, outputs: &[PlanValue]) -> Vec<LoweredStep> {
+pub(super) fn needed(steps: Vec<LoweredStep>, outputs: &[PlanValue]) -> Vec<LoweredStep> {
     let mut buffers: std::collections::HashSet<usize> =
         outputs.iter().filter_map(PlanValue::buffer).collect();
     let mut kept = Vec::new();
@@ -92,6 +92,8 @@ impl FusedSteps {
             }
             Operation::Affine { axis: 1 } => with_affine(before, &step, builder)?,
             Operation::Binary(BinaryFunction::Add) => with_bias(before, &step),
+            Operation::Binary(BinaryFunction::Mul | BinaryFunction::Div) => with_factor(before, &step),
+            Operation::LayerNorm { adds: false, .. } => with_sum(&before, &step),
             _ => None,
         };
         let Some(merged) = merged else { return Ok(step) };
@@ -193,4 +195,53 @@ fn with_bias(before: LoweredStep, step: &LoweredStep) -> Option<LoweredStep> {
     let nodes = [&before.nodes[..], &step.nodes].concat();
     let inputs = before.inputs.iter().chain([bias]).cloned().collect();
     Some(LoweredStep { inputs, nodes, ..before })
+}
+
+/// Returns the number by which a step multiplies a tensor, with the tensor.
+pub(super) fn scaled(step: &LoweredStep) -> Option<(&PlanValue, f32)> {
+    let [left, right] = &step.inputs[..] else { return None };
+    let number = |value: &PlanValue| match value.constant()?.floats()? {
+        [number] => Some(*number),
+        _ => None,
+    };
+    let (x, factor) = match (&step.operation, number(left), number(right)) {
+        (Operation::Binary(BinaryFunction::Mul), Some(factor), None) => (right, factor),
+        (Operation::Binary(BinaryFunction::Mul), None, Some(factor)) => (left, factor),
+        (Operation::Binary(BinaryFunction::Div), None, Some(divisor)) => (left, 1.0 / divisor),
+        _ => return None,
+    };
+    (step.activation.is_none() && *x.of() == step.output.of && factor.is_finite()).then_some((x, factor))
+}
+
+/// Returns a product of matrices whose sums are multiplied by a constant too.
+fn with_factor(before: LoweredStep, step: &LoweredStep) -> Option<LoweredStep> {
+    let (Operation::MatrixProduct { transposed, alpha }, 2) = (&before.operation, before.inputs.len()) else {
+        return None;
+    };
+    let (x, factor) = scaled(step)?;
+    if *x.of() != before.output.of {
+        return None;
+    }
+    let operation = Operation::MatrixProduct { transposed: *transposed, alpha: alpha * factor };
+    let nodes = [&before.nodes[..], &step.nodes].concat();
+    Some(LoweredStep { operation, nodes, ..before })
+}
+
+/// Returns a norm of the sum of two tensors of its size.
+fn with_sum(before: &LoweredStep, step: &LoweredStep) -> Option<LoweredStep> {
+    let (Operation::LayerNorm { axis, epsilon, .. }, Operation::Binary(BinaryFunction::Add)) =
+        (&step.operation, &before.operation)
+    else {
+        return None;
+    };
+    let [x, scales @ ..] = &step.inputs[..] else { return None };
+    let [left, right] = &before.inputs[..] else { return None };
+    let fits = x.buffer() == Some(before.output.buffer) && [left, right].iter().all(|of| of.of() == x.of());
+    if !fits {
+        return None;
+    }
+    let operation = Operation::LayerNorm { axis: *axis, epsilon: *epsilon, adds: true };
+    let inputs = [left].into_iter().chain(scales).chain([right]).cloned().collect();
+    let nodes = [&before.nodes[..], &step.nodes].concat();
+    Some(LoweredStep { operation, inputs, nodes, ..step.clone() })
 }

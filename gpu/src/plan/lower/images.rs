@@ -181,7 +181,10 @@ fn normal_groups(
     }
     let ones = PlanValue::Constant(builder.filled(size, 1.0));
     let epsilon = node.float("epsilon", 1e-5);
-    builder.emit(Operation::LayerNorm { axis: 2, epsilon }, &[&x.view(vec![n, groups, size])?, &ones])
+    builder.emit(
+        Operation::LayerNorm { axis: 2, epsilon, adds: false },
+        &[&x.view(vec![n, groups, size])?, &ones],
+    )
 }
 
 pub(super) fn local_response_norm(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> NodeOutputs {

@@ -6,6 +6,7 @@
 //!       ─▶ by batch size: shapes, folded, lowered ─▶ fused ─▶ in half precision, channels last
 //! ```
 
+mod attention;
 mod builder;
 mod elementwise;
 mod fuse;
@@ -182,6 +183,7 @@ impl<'a> GraphLowering<'a> {
         fuse::fuse(&mut builder, &kept)?;
         let element = self.precision.element();
         if element.is_half() {
+            attention::apply(&mut builder, &kept)?;
             precision::apply(&mut builder, &inputs, &outputs, element);
             layout::apply(&mut builder)?;
         }

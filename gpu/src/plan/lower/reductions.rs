@@ -75,7 +75,7 @@ pub(super) fn layer_norm(node: &OnnxNode<'_>, builder: &mut PlanBuilder<'_>) -> 
     let scale = stretched(scale)?;
     let bias = node.optional(2).map(stretched).transpose()?;
     let inputs: Vec<&PlanValue> = [x, &scale].into_iter().chain(&bias).collect();
-    let normal = builder.emit(Operation::LayerNorm { axis, epsilon }, &inputs)?;
+    let normal = builder.emit(Operation::LayerNorm { axis, epsilon, adds: false }, &inputs)?;
     if node.outputs() == 1 {
         return Ok(vec![normal]);
     }
