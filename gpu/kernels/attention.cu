@@ -202,9 +202,10 @@ __device__ static void attention_of_halves(const AttentionArguments& a) {
     }
 }
 
-#define ATTENTION(NAME, BF16, SIZE)                                                   \
-    extern "C" __global__ void __launch_bounds__(THREADS) NAME(AttentionArguments a) { \
-        attention_of_halves<BF16, SIZE>(a);                                           \
+// Two blocks of the smaller one have room on a multiprocessor: 128 registers a thread.
+#define ATTENTION(NAME, BF16, SIZE)                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS, SIZE > 64 ? 1 : 2) NAME(AttentionArguments a) { \
+        attention_of_halves<BF16, SIZE>(a);                                                          \
     }
 
 #ifdef WITH_F16

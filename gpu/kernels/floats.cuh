@@ -4,12 +4,23 @@ __device__ static bool is_float(u32 element) {
     return element == ELEMENT_F32 || element == ELEMENT_F16 || element == ELEMENT_BF16;
 }
 
+// True if halves are FP16: kernels for plans of one precision know it when they are compiled.
+__device__ static bool is_f16(u32 element) {
+#if defined(WITH_F16) && defined(WITH_BF16)
+    return element == ELEMENT_F16;
+#elif defined(WITH_BF16)
+    return false;
+#else
+    return true;
+#endif
+}
+
 __device__ static float of_half(u32 element, u16 bits) {
-    return element == ELEMENT_F16 ? of_f16(bits) : of_bf16(bits);
+    return is_f16(element) ? of_f16(bits) : of_bf16(bits);
 }
 
 __device__ static u16 to_half(u32 element, float x) {
-    return element == ELEMENT_F16 ? to_f16(x) : to_bf16(x);
+    return is_f16(element) ? to_f16(x) : to_bf16(x);
 }
 
 __device__ static float float_at(u32 element, u64 of, u64 at) {

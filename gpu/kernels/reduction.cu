@@ -150,26 +150,26 @@ __device__ static u64 all_rows(bool by_warp) {
     return by_warp ? (u64)gridDim.x * (THREADS / LANES) : gridDim.x;
 }
 
-// A row that a warp reads once and keeps: where it can, 8 neighbours at a time.
+// A row that a warp reads once and keeps: where its size is a multiple of 8, as many neighbours at a
+// time.
+template <bool BY_EIGHT>
 struct WarpRow {
     float x[A_LANE];
-    bool by_eight;
 
     // Returns which element of the row a lane has.
-    __device__ u32 place(u32 i) const {
+    __device__ static u32 place(u32 i) {
         u32 lane = threadIdx.x % LANES;
-        return by_eight ? i / EACH_TIME * (LANES * EACH_TIME) + lane * EACH_TIME + i % EACH_TIME : i * LANES + lane;
+        return BY_EIGHT ? i / EACH_TIME * (LANES * EACH_TIME) + lane * EACH_TIME + i % EACH_TIME : i * LANES + lane;
     }
 
     __device__ void load(u32 element, u64 of, u64 first, u64 size, float none) {
-        by_eight = size % EACH_TIME == 0;
 #pragma unroll
         for (u32 i = 0; i < A_LANE; i += EACH_TIME) {
             Eight eight = {{none, none, none, none, none, none, none, none}};
-            if (by_eight && place(i) < size) eight = eight_at(element, of, first + place(i));
+            if (BY_EIGHT && place(i) < size) eight = eight_at(element, of, first + place(i));
 #pragma unroll
             for (u32 at = 0; at < EACH_TIME; ++at) {
-                if (!by_eight && place(i + at) < size) eight.x[at] = float_at(element, of, first + place(i + at));
+                if (!BY_EIGHT && place(i + at) < size) eight.x[at] = float_at(element, of, first + place(i + at));
                 x[i + at] = eight.x[at];
             }
         }
@@ -182,15 +182,16 @@ struct WarpRow {
 #pragma unroll
             for (u32 at = 0; at < EACH_TIME; ++at) {
                 eight.x[at] = x[i + at];
-                if (!by_eight && place(i + at) < size) write_float(element, to, first + place(i + at), x[i + at]);
+                if (!BY_EIGHT && place(i + at) < size) write_float(element, to, first + place(i + at), x[i + at]);
             }
-            if (by_eight && place(i) < size) write_eight(element, to, first + place(i), eight);
+            if (BY_EIGHT && place(i) < size) write_eight(element, to, first + place(i), eight);
         }
     }
 };
 
+template <bool BY_EIGHT>
 __device__ static void softmax_of_warp(const SoftmaxArguments& a, u64 first) {
-    WarpRow row;
+    WarpRow<BY_EIGHT> row;
     row.load(a.element, a.x, first, a.size, -INFINITE);
     float most = -INFINITE, sum = 0.0f;
 #pragma unroll
@@ -230,22 +231,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax(SoftmaxArguments a
     bool by_warp = a.inner == 1 && a.size <= WARP_ROW;
     for (u64 i = first_row(by_warp); i < a.outer * a.inner; i += all_rows(by_warp)) {
         u64 before = quotient_of(i, a.inner), first = before * a.size * a.inner + (i - before * a.inner);
-        if (by_warp) softmax_of_warp(a, first);
+        if (by_warp && a.size % EACH_TIME == 0) softmax_of_warp<true>(a, first);
+        else if (by_warp) softmax_of_warp<false>(a, first);
         else softmax_of_block(a, first);
     }
 }
 
-// Returns an element of a row, scaled and shifted.
-__device__ static float scaled(const LayerNormArguments& a, u64 at, float normal) {
-    float bias = a.bias ? float_at(a.element, a.bias, at) : 0.0f;
-    return activated(a.activation, normal * float_at(a.element, a.scale, at) + bias);
-}
-
+// Rows in pieces of 8, with nothing that follows.
 __device__ static void layer_norm_of_warp(const LayerNormArguments& a, u64 first) {
-    WarpRow row;
+    WarpRow<true> row;
     row.load(a.element, a.x, first, a.size, 0.0f);
     if (a.added) {
-        WarpRow added;
+        WarpRow<true> added;
         added.load(a.element, a.added, first, a.size, 0.0f);
 #pragma unroll
         for (u32 i = 0; i < A_LANE; ++i) row.x[i] += added.x[i];
@@ -261,8 +258,13 @@ __device__ static void layer_norm_of_warp(const LayerNormArguments& a, u64 first
     }
     float factor = 1.0f / sqrtf(of_warp(BY_SUM, squares) / (float)a.size + a.epsilon);
 #pragma unroll
-    for (u32 i = 0; i < A_LANE; ++i) {
-        if (row.place(i) < a.size) row.x[i] = scaled(a, row.place(i), row.x[i] * factor);
+    for (u32 i = 0; i < A_LANE; i += EACH_TIME) {
+        u32 at = row.place(i);
+        if (at >= a.size) continue;
+        Eight scale = eight_at(a.element, a.scale, at), bias = {};
+        if (a.bias) bias = eight_at(a.element, a.bias, at);
+#pragma unroll
+        for (u32 of = 0; of < EACH_TIME; ++of) row.x[i + of] = row.x[i + of] * factor * scale.x[of] + bias.x[of];
     }
     row.write(a.element, a.y, first, a.size);
 }
@@ -281,12 +283,15 @@ __device__ static void layer_norm_of_block(const LayerNormArguments& a, u64 firs
     }
     float factor = 1.0f / sqrtf(of_block(BY_SUM, squares) / (float)a.size + a.epsilon);
     for (u64 at = threadIdx.x; at < a.size; at += THREADS) {
-        write_float(a.element, a.y, first + at, scaled(a, at, (summed_at(a, first + at) - mean) * factor));
+        float normal = (summed_at(a, first + at) - mean) * factor;
+        float bias = a.bias ? float_at(a.element, a.bias, at) : 0.0f;
+        float y = normal * float_at(a.element, a.scale, at) + bias;
+        write_float(a.element, a.y, first + at, activated(a.activation, y));
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) layer_norm(LayerNormArguments a) {
-    bool by_warp = a.size <= WARP_ROW;
+    bool by_warp = a.size <= WARP_ROW && a.size % EACH_TIME == 0 && a.activation.code == 0;
     for (u64 row = first_row(by_warp); row < a.rows; row += all_rows(by_warp)) {
         if (by_warp) layer_norm_of_warp(a, row * a.size);
         else layer_norm_of_block(a, row * a.size);

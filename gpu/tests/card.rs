@@ -31,7 +31,7 @@ use symphony_gpu::cuda::{CudaDevice, CudaDevices, PageOptions};
 use symphony_gpu::plan::{
     self, CompileOptions, ImageLayout, Operation, Plan, PlanModel, PlanPrecision, UnaryFunction, WindowSpec,
 };
-use symphony_gpu::{CudaExecutor, CudaModel, Executor, HostModel};
+use symphony_gpu::{CudaExecutor, CudaModel, Executor, HostModel, Job};
 use symphony_transport::Nanos;
 
 /// The memory that is taken of the card.
@@ -210,7 +210,9 @@ fn batches_of_an_executor_reach_their_slots_on_a_card() {
     let began = Instant::now();
     let now = || Nanos(began.elapsed().as_nanos() as u64);
     for batch in 0..2_000 {
-        executor.enqueue(job(batch, 2, now()), &rows, now()).unwrap();
+        // Other tests keep the card and the host busy meanwhile.
+        let patient = Job { latest: now() + Nanos::from_millis(10_000), ..job(batch, 2, now()) };
+        executor.enqueue(patient, &rows, now()).unwrap();
         let finished = loop {
             if let Some(finished) = executor.poll(now()) {
                 break finished;
@@ -221,5 +223,4 @@ fn batches_of_an_executor_reach_their_slots_on_a_card() {
         assert!(executor.write_outputs(&finished, &rows));
         assert_eq!(rows.outputs(), [NEGATED, ONE], "batch {batch}");
     }
-    println!("{:.1} us from enqueue to the answer", began.elapsed().as_secs_f64() * 1e6 / 2_000.0);
 }

@@ -118,11 +118,18 @@ fn plain_copy(device: &Arc<CudaDevice>, bytes: usize) -> Result<Duration, Driver
     Ok(began.elapsed())
 }
 
-/// Opens a device. A part of its memory is taken, so that several models are compared side by side.
+/// Opens a device. Of one with much memory a part is taken, so that several models are compared side
+/// by side.
 fn opened(ordinal: u32) -> Result<Arc<CudaDevice>, MeasureError> {
-    let pages = PageOptions { memory: Some(TAKEN_BYTES), ..PageOptions::default() };
-    let devices = CudaDevices::new(None).with_pages(vec![pages; ordinal as usize + 1]);
-    devices.get(ordinal).map_err(|error| MeasureError::Machine(error.to_string()))
+    let open = |memory| {
+        let pages = PageOptions { memory, ..PageOptions::default() };
+        CudaDevices::new(None).with_pages(vec![pages; ordinal as usize + 1]).get(ordinal)
+    };
+    let opened = open(Some(TAKEN_BYTES)).or_else(|error| match error {
+        DriverError::Memory { .. } => open(None),
+        other => Err(other),
+    });
+    opened.map_err(|error| MeasureError::Machine(error.to_string()))
 }
 
 /// Compares a model on a GPU with the interpreter on a batch of random rows.

@@ -276,6 +276,12 @@ unsafe extern "C" fn cuGraphInstantiateWithFlags(
     unsafe { make(executable, |_| Ok(number(graph))) }
 }
 
+/// Does nothing: a graph is a list of the host's.
+#[unsafe(no_mangle)]
+extern "C" fn cuGraphUpload(_: Handle, _: Handle) -> CuResult {
+    SUCCESS
+}
+
 /// Does nothing: [`cuGraphExecDestroy`] gives the one object back.
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphDestroy(_: Handle) -> CuResult {

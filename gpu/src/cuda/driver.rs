@@ -27,6 +27,9 @@ pub trait Driver: Send + Sync {
     fn open(&self, ordinal: u32) -> DriverResult<Arc<dyn Device>>;
 }
 
+/// The least compute capability: that of cards whose tensor cores the kernels use.
+pub(super) const LEAST_CAPABILITY: [u32; 2] = [8, 0];
+
 /// The properties of a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceFacts {

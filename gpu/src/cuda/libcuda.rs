@@ -7,13 +7,13 @@
 
 use super::compiler::{KernelTarget, compile_kernels};
 use super::driver::{
-    CallTensors, Device, DeviceFacts, DeviceObject, DevicePointer, Driver, Event, Graph, Kernel, LaunchShape,
-    LibraryState, Module, Page, Pinned, PreparedCall, ReservedAddresses, Stream, StreamHandle,
+    CallTensors, Device, DeviceFacts, DeviceObject, DevicePointer, Driver, Event, Graph, Kernel,
+    LEAST_CAPABILITY, LaunchShape, LibraryState, Module, Page, Pinned, PreparedCall, ReservedAddresses,
+    Stream, StreamHandle,
 };
 use super::error::{DriverError, DriverResult, FailedCall};
 use super::library_kernels::call::LibraryCall;
 use super::library_kernels::native::NativeLibraries;
-use super::open::LEAST_CAPABILITY;
 use cudarc::driver::sys;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -24,7 +24,7 @@ use symphony_transport::Nanos;
 use symphony_transport::slab::ClassMemory;
 
 /// The functions that are called, by their symbols.
-const SYMBOLS: [&str; 47] = [
+const SYMBOLS: [&str; 48] = [
     "cuInit",
     "cuGetErrorName",
     "cuGetErrorString",
@@ -69,6 +69,7 @@ const SYMBOLS: [&str; 47] = [
     "cuModuleGetFunction",
     "cuLaunchKernel",
     "cuGraphInstantiateWithFlags",
+    "cuGraphUpload",
     "cuGraphDestroy",
     "cuGraphExecDestroy",
     "cuGraphLaunch",
@@ -686,8 +687,8 @@ impl Device for LibcudaDevice {
 
     fn end_capture(&self, stream: Stream) -> DriverResult<Graph> {
         let mut graph = null_mut();
-        self.call("end a graph", |objects| {
-            let stream = LibcudaDevice::stream(objects, stream)?;
+        let stream = LibcudaDevice::stream(&self.objects(), stream)?;
+        self.call("end a graph", |_| {
             // SAFETY: the stream is there; writes one address.
             Ok(unsafe { sys::cuStreamEndCapture(stream, &mut graph) })
         })?;
@@ -695,6 +696,11 @@ impl Device for LibcudaDevice {
             let mut executable = null_mut();
             // SAFETY: the graph was just recorded; writes one address.
             let result = unsafe { sys::cuGraphInstantiateWithFlags(&mut executable, graph, 0) };
+            if result == sys::CUresult::CUDA_SUCCESS {
+                // Else the first launch does it, and is late; where it fails, so does the launch.
+                // SAFETY: both are there.
+                unsafe { sys::cuGraphUpload(executable, stream) };
+            }
             Ok((result, Object::Graph(executable)))
         });
         // SAFETY: the graph was recorded, and what was made of it does not need it.

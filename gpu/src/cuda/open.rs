@@ -1,7 +1,7 @@
 //! The devices that are open: each with its streams and its kernels, which all of its models share.
 
 use super::device_memory::{DeviceMemory, PageCounts, PageError, PageOptions};
-use super::driver::{Driver, Event, LibraryState, Stream};
+use super::driver::{Driver, Event, LEAST_CAPABILITY, LibraryState, Stream};
 use super::error::{DriverError, DriverResult};
 use super::kernels::{CompiledKernels, LoadedKernels};
 use super::libcuda::Libcuda;
@@ -10,9 +10,6 @@ use super::room::SharedRoom;
 use crate::plan::Plan;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// The least compute capability: that of cards whose tensor cores the kernels use.
-pub(super) const LEAST_CAPABILITY: [u32; 2] = [8, 0];
 
 /// A device that is ready for models.
 pub struct CudaDevice {

@@ -4,7 +4,7 @@ use super::operand::{KernelInput, KernelOutput};
 use super::walk::stretched_strides;
 
 /// The rows of q, k or v: those of a head lie between those of others.
-struct Rows<'a> {
+struct HeadRows<'a> {
     elements: &'a [f32],
     /// How many there are for each index of the batch.
     count: usize,
@@ -16,7 +16,7 @@ struct Rows<'a> {
     size: usize,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> HeadRows<'a> {
     fn of_head(&self, batch: usize, head: usize, row: usize) -> &'a [f32] {
         let start = (batch * self.count + row) * self.width + self.first + head * self.size;
         &self.elements[start..][..self.size]
@@ -35,7 +35,7 @@ pub(super) fn attention(
     let rows = |at: usize| {
         let (of, first) = if packed { (inputs[0], at * hidden) } else { (inputs[at], 0) };
         let (count, width) = (of.shape()[1], of.shape()[2]);
-        Rows { elements: of.elements(), count, width, first, size }
+        HeadRows { elements: of.elements(), count, width, first, size }
     };
     let [q, k, v] = [0, 1, 2].map(rows);
     let mask = inputs.get(if packed { 1 } else { 3 }).map(|mask| {
