@@ -118,8 +118,8 @@ fn plain_copy(device: &Arc<CudaDevice>, bytes: usize) -> Result<Duration, Driver
     Ok(began.elapsed())
 }
 
-/// Opens a device. Of one with much memory a part is taken, so that several models are compared side
-/// by side.
+/// Opens a device. Of one with much memory a part is taken, so that several models are compared
+/// side by side.
 fn opened(ordinal: u32) -> Result<Arc<CudaDevice>, MeasureError> {
     let open = |memory| {
         let pages = PageOptions { memory, ..PageOptions::default() };

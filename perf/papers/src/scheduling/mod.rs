@@ -200,7 +200,8 @@ impl Experiment for Scheduling {
     }
 }
 
-/// The workloads, from the fewest GPUs to the most.
+/// The workloads, from the fewest GPUs to the most. Requests of each take as long as their model
+/// says: those that vary are compared with ORLOJ's (`orloj_tables.rs`).
 ///
 /// Errors: a folder or file that can't be read.
 fn workloads() -> io::Result<Vec<Workload>> {
@@ -215,6 +216,7 @@ fn workloads() -> io::Result<Vec<Workload>> {
             }
         }
     }
+    found.retain(|workload| workload.models.iter().all(|model| model.varying.is_none()));
     found.sort_by(|a, b| (a.gpus, a.models.len(), &a.name).cmp(&(b.gpus, b.models.len(), &b.name)));
     Ok(found)
 }
