@@ -32,16 +32,8 @@ __device__ static void load_rows(u16* tile, const u16* rows, const AttentionArgu
     }
 }
 
-// The largest, or the sum, of what the four lanes have that share rows of a fragment.
-__device__ static float most_of_four(float x) {
-    x = fmaxf(x, of_lane(x, 1));
-    return fmaxf(x, of_lane(x, 2));
-}
-
-__device__ static float sum_of_four(float x) {
-    x += of_lane(x, 1);
-    return x + of_lane(x, 2);
-}
+// The lanes that share rows of a fragment.
+#define LANES_OF_ROW 4
 
 template <bool BF16>
 __device__ static u32 pair_of(float x, float y) {
@@ -152,7 +144,7 @@ __device__ static void attention_of_rows(
         float below[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            now[half] = most_of_four(now[half]);
+            now[half] = of_lanes<LANES_OF_ROW>(BY_MAX, now[half]);
             // Rows that are masked as a whole so far have nothing.
             below[half] = now[half] == -INFINITE ? 0.0f : now[half];
             float factor = exp2f(most[half] - below[half]);
@@ -178,7 +170,7 @@ __device__ static void attention_of_rows(
     wait_async<0>();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        float by = 1.0f / sum_of_four(total[half]);
+        float by = 1.0f / of_lanes<LANES_OF_ROW>(BY_SUM, total[half]);
         u64 row = first + warp * ROWS_OF_WARP + lane / 4 + half * 8;
         if (row >= a.queries) continue;
         u16* y = (u16*)a.y + ((batch * a.queries + row) * a.heads + head) * a.size;

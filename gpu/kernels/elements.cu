@@ -12,18 +12,6 @@ struct KnownFunction {
     }
 };
 
-struct AnyFunction {
-    FunctionCode code;
-
-    __device__ float operator()(float x) const { return of_float(code, x); }
-};
-
-struct GeluOfHalves {
-    __device__ float operator()(float x) const {
-        return 0.5f * x * (1.0f + error_function_for_halves(x * 0.70710678118654752f));
-    }
-};
-
 template <typename F>
 __device__ static void unary_of_floats(const UnaryArguments& a, const F& function) {
     for (u64 i = first_of_thread() * EACH_TIME; i < a.count; i += all_threads() * EACH_TIME) {
@@ -47,8 +35,8 @@ extern "C" __global__ void unary(UnaryArguments a) {
             case UNARY_SIGMOID: return unary_of_floats(a, KnownFunction<UNARY_SIGMOID>{a.function});
             case UNARY_GELU:
                 if (a.element == ELEMENT_F32) return unary_of_floats(a, KnownFunction<UNARY_GELU>{a.function});
-                return unary_of_floats(a, GeluOfHalves{});
-            default: return unary_of_floats(a, AnyFunction{a.function});
+                return unary_of_floats(a, [](float x) { return gelu_of_halves(x); });
+            default: return unary_of_floats(a, [&](float x) { return of_float(a.function, x); });
         }
     }
     for (u64 i = first_of_thread(); i < a.count; i += all_threads()) {

@@ -16,6 +16,11 @@ __device__ static float error_function_for_halves(float x) {
     return copysignf(1.0f - sum * exp2f(-1.4426950408889634f * x * x), x);
 }
 
+// GELU of what is rounded to a half.
+__device__ static float gelu_of_halves(float x) {
+    return 0.5f * x * (1.0f + error_function_for_halves(x * 0.70710678118654752f));
+}
+
 __device__ static float of_float(FunctionCode f, float x) {
     switch (f.code) {
         case UNARY_ABS: return fabsf(x);

@@ -18,11 +18,16 @@ __device__ static N combined(Combine by, N x, N y) {
     }
 }
 
-// Combines the numbers of a warp's lanes; each gets the result.
+// Combines the numbers of so many neighbouring lanes of a warp; each gets the result.
+template <u32 COUNT, typename N>
+__device__ static N of_lanes(Combine by, N value) {
+    for (u32 bits = COUNT / 2; bits > 0; bits /= 2) value = combined(by, value, of_lane(value, bits));
+    return value;
+}
+
 template <typename N>
 __device__ static N of_warp(Combine by, N value) {
-    for (u32 bits = LANES / 2; bits > 0; bits /= 2) value = combined(by, value, of_lane(value, bits));
-    return value;
+    return of_lanes<LANES>(by, value);
 }
 
 // Combines the numbers of all threads of a block; each gets the result.
@@ -33,11 +38,7 @@ __device__ static N of_block(Combine by, N value) {
     __syncthreads();
     if (threadIdx.x % LANES == 0) values[threadIdx.x / LANES] = value;
     __syncthreads();
-    value = values[threadIdx.x % (THREADS / LANES)];
-    for (u32 bits = THREADS / LANES / 2; bits > 0; bits /= 2) {
-        value = combined(by, value, of_lane(value, bits));
-    }
-    return value;
+    return of_lanes<THREADS / LANES>(by, values[threadIdx.x % (THREADS / LANES)]);
 }
 
 // Returns an element: floats in single precision, whole numbers in double precision.

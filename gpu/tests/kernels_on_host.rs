@@ -196,12 +196,13 @@ fn each_kernel_computes_what_the_interpreter_computes() {
 #[test]
 fn networks_give_by_the_kernels_what_the_interpreter_gives() {
     let program = compile();
-    for (name, precision) in [
-        ("vision", PlanPrecision::Fp16),
-        ("detector", PlanPrecision::Fp16),
-        ("encoder", PlanPrecision::Bf16),
-        ("speech", PlanPrecision::Fp16),
-        ("speech", PlanPrecision::Fp32),
+    // The weights of an attention are rounded before they mix rows, in BF16 to three digits.
+    for (name, precision, times) in [
+        ("vision", PlanPrecision::Fp16, 4.0),
+        ("detector", PlanPrecision::Fp16, 4.0),
+        ("encoder", PlanPrecision::Bf16, 16.0),
+        ("speech", PlanPrecision::Fp16, 4.0),
+        ("speech", PlanPrecision::Fp32, 4.0),
     ] {
         let path = made_folder("exported_models").join(name).with_extension("onnx");
         let plan = plan::compile(&path, CompileOptions { max_batch: 1, precision }).unwrap().plan;
@@ -218,7 +219,7 @@ fn networks_give_by_the_kernels_what_the_interpreter_gives() {
         let expected = interpreted(&plan, &inputs);
         for port in &plan.outputs {
             let range = port.range(1).unwrap();
-            let tolerance = 16.0 * tolerance(precision.element());
+            let tolerance = times * tolerance(precision.element());
             let wrong = difference(port.row.element, &found[range.clone()], &expected[range], tolerance);
             assert_eq!(wrong, None, "{name} in {precision}, {}", port.name);
         }

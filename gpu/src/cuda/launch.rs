@@ -120,6 +120,17 @@ impl KernelLaunch {
         KernelLaunch::for_each(kernel, count.div_ceil(EACH_TIME), arguments)
     }
 
+    /// Makes a launch for `count` elements, of which a thread has one, or eight if they are floats.
+    fn for_elements<T: Pod>(
+        kernel: &'static str,
+        count: u64,
+        are_floats: bool,
+        arguments: &T,
+    ) -> KernelLaunch {
+        let launch = if are_floats { KernelLaunch::for_eight } else { KernelLaunch::for_each };
+        launch(kernel, count, arguments)
+    }
+
     fn of_blocks<T: Pod>(kernel: &'static str, blocks: [u64; 3], arguments: &T) -> KernelLaunch {
         let grid = blocks.map(|blocks| blocks.clamp(1, MOST_BLOCKS) as u32);
         let shape = LaunchShape { grid, block: [THREADS, 1, 1] };
@@ -227,22 +238,17 @@ impl Placed<'_> {
     }
 
     fn unary(&self, function: UnaryFunction, x: u64, element: PlanElement, count: u64) -> KernelLaunch {
-        let (function, element) = (FunctionCode::of(Some(function)), element.code());
-        let arguments = UnaryArguments { x, y: self.y(), count, function, element, unused: 0 };
-        KernelLaunch::for_eight(
-            "unary",
-            if self.element(0).is_float() { count } else { count * EACH_TIME },
-            &arguments,
-        )
+        let function = FunctionCode::of(Some(function));
+        let arguments =
+            UnaryArguments { x, y: self.y(), count, function, element: element.code(), unused: 0 };
+        KernelLaunch::for_elements("unary", count, element.is_float(), &arguments)
     }
 
     fn cast(&self, to: PlanElement, count: u64) -> KernelLaunch {
         let (from, to) = (self.element(0).code(), to.code());
         let arguments = CastArguments { x: self.x(0), y: self.y(), count, from, to };
-        if self.element(0).is_float() && self.launch.output.of.element.is_float() {
-            return KernelLaunch::for_eight("cast", count, &arguments);
-        }
-        KernelLaunch::for_each("cast", count, &arguments)
+        let are_floats = self.element(0).is_float() && self.launch.output.of.element.is_float();
+        KernelLaunch::for_elements("cast", count, are_floats, &arguments)
     }
 
     fn binary(&self, function: BinaryFunction, count: u64) -> Result<KernelLaunch, String> {
@@ -265,10 +271,8 @@ impl Placed<'_> {
             function: function.code(),
             element: self.element(0).code(),
         };
-        if self.launch.output.of.element.is_float() {
-            return Ok(KernelLaunch::for_eight("binary", count, &arguments));
-        }
-        Ok(KernelLaunch::for_each("binary", count, &arguments))
+        let are_floats = self.launch.output.of.element.is_float();
+        Ok(KernelLaunch::for_elements("binary", count, are_floats, &arguments))
     }
 
     fn select(&self, count: u64) -> Result<KernelLaunch, String> {
@@ -350,7 +354,7 @@ impl Placed<'_> {
                 return Ok(KernelLaunch::of_blocks("convolution", blocks(TILE), &arguments));
             }
             (PlanElement::F32, _) | (_, ImageLayout::ChannelsFirst) => ["convolution_directly"; 2],
-            _ if depth == 1 && m == c && c as usize == groups && u64::from(c).is_multiple_of(EACH_TIME) => {
+            _ if is_by_depth(self.element(0), layout, [c, m, depth].map(|size| size as usize), groups) => {
                 return Ok(KernelLaunch::for_eight("convolution_by_depth", count, &arguments));
             }
             _ if of_group < FEW_CHANNELS_OF_HALVES => ["convolution_directly"; 2],
@@ -466,9 +470,8 @@ impl Placed<'_> {
         let product = |sizes: &[usize]| sizes.iter().map(|&size| size as u64).product();
         let (before, row) = self.shape_of(0).split_at(axis);
         let (rows, size) = (product(before), product(row));
-        let last = self.launch.inputs.len() - 1;
-        let added = if adds { self.x(last) } else { 0 };
-        let bias = if adds && last == 2 { 0 } else { self.optional(2) };
+        let own = self.launch.inputs.len() - usize::from(adds);
+        let (bias, added) = (if own > 2 { self.x(2) } else { 0 }, if adds { self.x(own) } else { 0 });
         let (scale, element) = (self.x(1), self.element(0).code());
         let (x, y, activation) = (self.x(0), self.y(), self.activation());
         let arguments =
@@ -644,6 +647,19 @@ impl Placed<'_> {
         };
         Ok(KernelLaunch::for_each("resize", count, &arguments))
     }
+}
+
+/// Returns true if a convolution of C channels by M kernels of a depth is one by depth that the
+/// kernel for these computes: of halves, channels last, each channel with its own kernel.
+pub(super) fn is_by_depth(
+    element: PlanElement,
+    layout: ImageLayout,
+    [c, m, depth]: [usize; 3],
+    groups: usize,
+) -> bool {
+    let each_its_own = depth == 1 && m == c && groups == c;
+    let in_pieces = layout == ImageLayout::ChannelsLast && c.is_multiple_of(EACH_TIME as usize);
+    element.is_half() && each_its_own && in_pieces
 }
 
 /// Has a copy of elements that lie in rows of neighbours move pieces of as many as a thread copies

@@ -24,9 +24,9 @@ pub fn kernel_source(precisions: &[PlanPrecision]) -> String {
         include_str!("../../kernels/elements.cu"),
         include_str!("../../kernels/matrix.cu"),
         include_str!("../../kernels/tensor.cu"),
-        include_str!("../../kernels/attention.cu"),
         include_str!("../../kernels/image.cu"),
         include_str!("../../kernels/reduction.cu"),
+        include_str!("../../kernels/attention.cu"),
         include_str!("../../kernels/movement.cu"),
     ] {
         source.push_str(part);

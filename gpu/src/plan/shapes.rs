@@ -180,10 +180,10 @@ pub struct AttentionSizes {
 }
 
 /// The most elements of a head's row, a multiple of [`HEAD_STEP`].
-pub(super) const MOST_OF_HEAD: usize = 128;
+const MOST_OF_HEAD: usize = 128;
 
 /// What a head's elements are a multiple of: as many halves as are copied at once.
-pub(super) const HEAD_STEP: usize = 8;
+const HEAD_STEP: usize = 8;
 
 impl AttentionSizes {
     /// Returns the sizes of an attention of inputs of these types.

@@ -1,7 +1,7 @@
 //! The part of a plan's launch that a library computes: the whole launch, or all but its
 //! activation, which a kernel of ours then applies in place.
 
-use super::super::launch::MatrixProducts;
+use super::super::launch::{MatrixProducts, is_by_depth};
 use super::call::{ConvolutionCall, FusedFunction, LibraryCall, ProductCall};
 use crate::plan::{ImageLayout, Launch, Operation, PlanElement, UnaryFunction, WindowSpec};
 
@@ -79,15 +79,13 @@ fn convolution(
         other => (false, other),
     };
     let (element, pads) = (float(launch)?, [top, left]);
-    let [n, c, ..] = image;
-    let [m, ..] = kernels;
-    let channels_last = layout == ImageLayout::ChannelsLast;
-    // Cards have kernels of ours that read each element once.
-    if element.is_half() && channels_last && groups == c && m == c && c % 8 == 0 {
+    let ([n, c, ..], [m, depth, ..]) = (image, kernels);
+    // Symphony's is several times as fast (docs/design/cuda.md).
+    if is_by_depth(element, layout, [c, m, depth], groups) {
         return None;
     }
     let is_pointwise = kernels[2..] == [1, 1] && strides == [1, 1] && pads == [0, 0] && groups == 1;
-    if is_pointwise && channels_last {
+    if is_pointwise && layout == ImageLayout::ChannelsLast {
         return pointwise(launch, [n * h * w, m, c]);
     }
     let call = ConvolutionCall {

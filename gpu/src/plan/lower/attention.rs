@@ -174,21 +174,29 @@ impl KnownSteps {
     /// Errors: the weights can't be put side by side.
     fn with_one_product(
         &self,
-        attention: LoweredStep,
+        mut attention: LoweredStep,
         builder: &mut PlanBuilder<'_>,
     ) -> Result<Vec<LoweredStep>, String> {
-        let makers: Option<Vec<&LoweredStep>> =
-            attention.inputs[..3].iter().map(|rows| self.any_maker(rows)).collect();
-        let Some([first, others @ ..]) = makers.as_deref() else { return Ok(vec![attention]) };
-        let &Operation::MatrixProduct { transposed: [false, turned], .. } = &first.operation else {
+        let Some(products) = self.products_of_one(&attention.inputs[..3]) else {
             return Ok(vec![attention]);
         };
-        let constants = |step: &LoweredStep| -> Option<Vec<ConstantTensor>> {
-            let read_once = self.uses.get(&step.output.buffer) == Some(&1) && step.activation.is_none();
-            let constants: Option<Vec<_>> =
-                step.inputs[1..].iter().map(|input| input.constant().cloned()).collect();
-            constants.filter(|all| read_once && all[0].of.shape.len() == 2)
-        };
+        let product = joined(&products, builder)?;
+        let [n, rows, hidden] = [0, 1, 2].map(|axis| attention.inputs[0].shape()[axis]);
+        let packed = PlanValue::Computed(product.output.clone()).view(vec![n, rows, 3 * hidden])?;
+        attention.inputs.splice(..3, [packed]);
+        if let Operation::Attention { packed, .. } = &mut attention.operation {
+            *packed = true;
+        }
+        Ok(vec![product, attention])
+    }
+
+    /// Returns the products of one tensor with constants that make these rows and nothing else;
+    /// `None` if they are made otherwise.
+    fn products_of_one(&self, rows: &[PlanValue]) -> Option<Vec<&LoweredStep>> {
+        let products: Vec<&LoweredStep> =
+            rows.iter().map(|rows| self.any_maker(rows)).collect::<Option<_>>()?;
+        let [first, ..] = products[..] else { return None };
+        let Operation::MatrixProduct { transposed: [false, _], .. } = first.operation else { return None };
         let alike = |step: &&LoweredStep| {
             let x = |step: &LoweredStep| (step.inputs[0].buffer(), step.inputs[0].of().clone());
             step.operation == first.operation
@@ -196,34 +204,35 @@ impl KnownSteps {
                 && step.inputs.len() == first.inputs.len()
                 && step.output.of == first.output.of
         };
-        let parts: Option<Vec<Vec<ConstantTensor>>> =
-            [first].into_iter().chain(others).map(|step| constants(step)).collect();
-        let Some(parts) = parts.filter(|_| others.iter().all(alike)) else { return Ok(vec![attention]) };
-        let mut inputs = vec![first.inputs[0].clone()];
-        for at in 0..first.inputs.len() - 1 {
-            let parts: Vec<&ConstantTensor> = parts.iter().map(|constants| &constants[at]).collect();
-            let types: Vec<&PlanType> = parts.iter().map(|part| &part.of).collect();
-            let joined = Operation::Concat { axis: usize::from(at == 0 && !turned) };
-            let of = joined.result(&types)?;
-            inputs.push(PlanValue::Constant(builder.fold(&joined, &parts, of)?));
-        }
-        let mut of = first.output.of.clone();
-        if let Some(columns) = of.shape.last_mut() {
-            *columns *= 3;
-        }
-        let output = builder.computed(of);
-        let nodes = [first].into_iter().chain(others).flat_map(|step| step.nodes.clone()).collect();
-        let operation = first.operation.clone();
-        let product = LoweredStep { operation, inputs, output, activation: None, nodes };
-        let Operation::Attention { heads, scale, .. } = attention.operation else {
-            return Ok(vec![attention]);
+        let of_constants = |step: &&LoweredStep| {
+            let read_once = self.uses.get(&step.output.buffer) == Some(&1) && step.activation.is_none();
+            let constants = step.inputs[1..].iter().all(|input| input.constant().is_some());
+            read_once && constants && step.inputs[1].shape().len() == 2
         };
-        let [n, rows, hidden] = [0, 1, 2].map(|axis| attention.inputs[0].shape()[axis]);
-        let packed = PlanValue::Computed(product.output.clone()).view(vec![n, rows, 3 * hidden])?;
-        let inputs = [packed].into_iter().chain(attention.inputs[3..].iter().cloned()).collect();
-        let operation = Operation::Attention { heads, scale, packed: true };
-        Ok(vec![product, LoweredStep { operation, inputs, ..attention }])
+        products.iter().all(|step| alike(step) && of_constants(step)).then_some(products)
     }
+}
+
+/// Returns one product in place of those of one tensor: their columns side by side.
+///
+/// Errors: the weights can't be put side by side.
+fn joined(products: &[&LoweredStep], builder: &mut PlanBuilder<'_>) -> Result<LoweredStep, String> {
+    let first = products[0];
+    let turned = matches!(first.operation, Operation::MatrixProduct { transposed: [_, true], .. });
+    let mut inputs = vec![first.inputs[0].clone()];
+    for at in 1..first.inputs.len() {
+        let parts: Vec<&ConstantTensor> =
+            products.iter().filter_map(|step| step.inputs[at].constant()).collect();
+        let types: Vec<&PlanType> = parts.iter().map(|part| &part.of).collect();
+        let side_by_side = Operation::Concat { axis: usize::from(at == 1 && !turned) };
+        let of = side_by_side.result(&types)?;
+        inputs.push(PlanValue::Constant(builder.fold(&side_by_side, &parts, of)?));
+    }
+    let mut of = first.output.of.clone();
+    of.shape.last_mut().into_iter().for_each(|columns| *columns *= products.len());
+    let nodes = products.iter().flat_map(|step| step.nodes.clone()).collect();
+    let output = builder.computed(of);
+    Ok(LoweredStep { operation: first.operation.clone(), inputs, output, activation: None, nodes })
 }
 
 /// Returns the order into which a step brings the dimensions of a tensor of four; `None` if it does
