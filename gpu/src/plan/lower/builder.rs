@@ -14,6 +14,10 @@ const MAX_FOLDED: usize = 1 << 18;
 /// The most bytes of a constant.
 const MAX_CONSTANT: usize = 1 << 32;
 
+/// The most bytes of a constant that is known by its content: smaller ones are made anew for each
+/// batch size, as a norm's epsilon is.
+const MAX_BY_CONTENT: usize = 1 << 10;
+
 /// A tensor of the graph.
 #[derive(Clone, Debug)]
 pub(in crate::plan) enum PlanValue {
@@ -97,11 +101,27 @@ struct FoldedConstant {
     _inputs: Vec<Arc<AlignedBytes>>,
 }
 
+/// What tells the data of a constant from other data of its type.
+#[derive(PartialEq, Eq, Hash)]
+enum ConstantKey {
+    Content(Vec<u8>),
+    Address(usize),
+}
+
+impl ConstantKey {
+    fn of(data: &Arc<AlignedBytes>) -> ConstantKey {
+        match data.as_bytes() {
+            bytes if bytes.len() <= MAX_BY_CONTENT => ConstantKey::Content(bytes.to_vec()),
+            _ => ConstantKey::Address(Arc::as_ptr(data).addr()),
+        }
+    }
+}
+
 /// Constants that were computed for one batch size and may be needed for the next, by the operation
 /// with its inputs' types and their data.
 #[derive(Default)]
 pub(in crate::plan) struct FoldedConstants {
-    known: HashMap<(String, Vec<usize>), FoldedConstant>,
+    known: HashMap<(String, Vec<ConstantKey>), FoldedConstant>,
     /// Vectors of one number, by their length and its bits.
     filled: HashMap<(usize, u32), ConstantTensor>,
     /// Floats that were rounded to halves, by the address of those, which are kept.
@@ -202,7 +222,7 @@ impl<'a> PlanBuilder<'a> {
     ) -> Result<ConstantTensor, String> {
         let types: Vec<&PlanType> = inputs.iter().map(|input| &input.of).collect();
         let text = if self.folded.is_some() { format!("{operation:?} {types:?}") } else { String::new() };
-        let key = (text, inputs.iter().map(|input| Arc::as_ptr(&input.data).addr()).collect());
+        let key = (text, inputs.iter().map(|input| ConstantKey::of(&input.data)).collect());
         if let Some(known) = self.folded.as_ref().and_then(|folded| folded.known.get(&key)) {
             return Ok(known.result.clone());
         }
@@ -237,5 +257,30 @@ impl<'a> PlanBuilder<'a> {
                 PlanType::new(other, []),
             )?,
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::BinaryFunction;
+
+    /// Adds a number that is made anew to many floats that stay, as lowering does for each batch
+    /// size.
+    fn sum(builder: &mut PlanBuilder<'_>, many: &ConstantTensor, number: f32) -> Arc<AlignedBytes> {
+        let number = ConstantTensor::of_f32(&[], &[number]);
+        let operation = Operation::Binary(BinaryFunction::Add);
+        builder.fold(&operation, &[many, &number], many.of.clone()).unwrap().data
+    }
+
+    #[test]
+    fn a_small_constant_that_is_made_anew_is_the_one_from_before() {
+        let many = ConstantTensor::of_f32(&[1_000], &vec![1.0; 1_000]);
+        let mut folded = FoldedConstants::default();
+        let first = sum(&mut PlanBuilder::new(Some(&mut folded)), &many, 0.5);
+        let again = sum(&mut PlanBuilder::new(Some(&mut folded)), &many, 0.5);
+        let other = sum(&mut PlanBuilder::new(Some(&mut folded)), &many, 0.25);
+        assert!(Arc::ptr_eq(&first, &again));
+        assert!(first.as_bytes() != other.as_bytes());
     }
 }
