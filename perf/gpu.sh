@@ -110,7 +110,7 @@ main() {
     --executions "$executions" --warm-up "$warm_up" --json "$out/isolation-result.json" \
     --svg "$out/isolation.svg"
   step bandwidth "$bin/gpu" bandwidth --precision fp16 --times "$times" "$networks/vgg16.onnx"
-  step pytorch python3 "$here/gpu_pytorch.py" --batches 1,8,32 --runs "$runs"
+  step pytorch python3 "$here/gpu_pytorch.py" --batches 1,8,32 --runs "$runs" --isolation $((executions / 4))
   serve_three
   compare_with_provider
   step scale "$bin/scale" "${scale[@]}" --json

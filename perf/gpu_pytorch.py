@@ -1,7 +1,8 @@
 """The networks of perf/gpu.sh in PyTorch: channels last, half precision, a CUDA graph for each batch size.
 
 Prints one JSON object: milliseconds of an execution by model and batch size. Where there is no PyTorch or no GPU it
-says so in the object's field `skipped`, and ends with exit code 0. `--count` only counts parameters, on the CPU.
+says so in the object's field `skipped`, and ends with exit code 0. `--isolation N` executes ResNet-50 with one row N
+times besides, for the tail of its times. `--count` only counts parameters, on the CPU.
 """
 
 import argparse
@@ -165,10 +166,16 @@ def measure(torch, network, inputs, runs):
     return sorted(times)
 
 
+def at(times, part):
+    """Returns the time that this part of sorted times does not pass."""
+    return times[min(len(times) - 1, int(len(times) * part))]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", default="1,8,32")
     parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--isolation", type=int, default=0)
     parser.add_argument("--count", action="store_true")
     options = parser.parse_args()
     try:
@@ -185,7 +192,7 @@ def main():
         print(json.dumps({"skipped": "PyTorch finds no GPU"}))
         return
     torch.backends.cudnn.benchmark = True
-    models = {}
+    models, isolation = {}, None
     for name, of in networks(torch.nn).items():
         network = checked(*of).eval().cuda().half()
         is_text = name == "bert_base"
@@ -199,11 +206,16 @@ def main():
                 inputs = torch.randn(batch, 3, 224, 224, device="cuda").half()
                 inputs = inputs.contiguous(memory_format=torch.channels_last)
             times = measure(torch, network, inputs, options.runs)
-            p99 = times[min(len(times) - 1, int(len(times) * 0.99))]
-            models[name].append({"batch": batch, "p50_ms": statistics.median(times), "p99_ms": p99})
+            models[name].append({"batch": batch, "p50_ms": statistics.median(times), "p99_ms": at(times, 0.99)})
+            if name == "resnet50" and batch == 1 and options.isolation:
+                times = measure(torch, network, inputs, options.isolation)
+                parts = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999, "p9999_ms": 0.9999, "max_ms": 1.0}
+                isolation = {"count": len(times), **{key: at(times, part) for key, part in parts.items()}}
+                isolation["p9999_over_p50"] = isolation["p9999_ms"] / isolation["p50_ms"]
         del network
         torch.cuda.empty_cache()
-    print(json.dumps({"torch": torch.__version__, "device": torch.cuda.get_device_name(), "models": models}))
+    device = torch.cuda.get_device_name()
+    print(json.dumps({"torch": torch.__version__, "device": device, "models": models, "isolation": isolation}))
 
 
 main()

@@ -8,11 +8,12 @@
 // Scores are kept as exponents of 2.
 #define LOG2_E 1.4426950408889634f
 
-// The tiles that a block shares: at first q lies there.
+// The tiles that a block shares, at first q lies there; and what is added to the scores of their keys.
 template <int SIZE>
 struct AttentionTiles {
     static constexpr int KEYS = 4096 / SIZE;
     alignas(16) u16 of[2][2][KEYS * SIZE];
+    float added[2][KEYS];
 };
 
 // Returns the place of a chunk of 8 halves in a tile of rows of SIZE halves. Chunks are exchanged such
@@ -23,22 +24,25 @@ __device__ static u32 head_place(u32 row, u32 chunk) {
 }
 
 // Starts to copy rows of a head to a tile; what there is not becomes 0.
-template <int SIZE>
-__device__ static void load_rows(u16* tile, const u16* rows, const AttentionArguments& a, u64 first, u64 all, u32 count) {
-    for (u32 at = threadIdx.x; at < count * (SIZE / 8); at += THREADS) {
-        u32 row = at / (SIZE / 8), chunk = at % (SIZE / 8);
-        bool is_there = first + row < all && chunk * 8 < a.size;
-        copy_async(tile + head_place<SIZE>(row, chunk), is_there ? rows + (first + row) * a.lead + chunk * 8 : rows, is_there);
+template <int SIZE, u32 COUNT>
+__device__ static void load_rows(u16* tile, const u16* rows, const AttentionArguments& a, u32 first, u32 all) {
+    constexpr u32 CHUNKS = SIZE / 8, AT_ONCE = THREADS / CHUNKS;
+    u32 row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
+    u32 count = all - first < COUNT ? all - first : COUNT;
+    if (chunk * 8 >= a.size) count = 0;
+    const u16* from = rows + (u64)(first + row) * a.lead + chunk * 8;
+    // The rows at once are a multiple of 8, so chunks are exchanged alike in all of a thread's rows.
+    u16* to = tile + head_place<SIZE>(row, chunk);
+    u64 next = AT_ONCE * a.lead;
+#pragma unroll
+    for (u32 at = 0; at < COUNT; at += AT_ONCE) {
+        copy_async(to + at * SIZE, from, row + at < count);
+        from += next;
     }
 }
 
 // The lanes that share rows of a fragment.
 #define LANES_OF_ROW 4
-
-template <bool BF16>
-__device__ static u32 pair_of(float x, float y) {
-    return (u32)rounded<BF16>(x) | (u32)rounded<BF16>(y) << 16;
-}
 
 // The scores of a warp's rows with the rows of k in a tile: in fragments of 16 by 8.
 template <bool BF16, int SIZE>
@@ -58,6 +62,29 @@ __device__ static void scores_of_tile(
     }
 }
 
+// Returns what a mask adds to a score, as an exponent of 2.
+template <bool BF16>
+__device__ static float mask_at(const AttentionArguments& a, const u16* mask, u32 row, u32 key) {
+    return widened<BF16>(mask[(i64)row * a.mask_strides[6] + (i64)key * a.mask_strides[7]]) * LOG2_E;
+}
+
+// Adds the mask of a head to the scores of a tile, where each row has its own.
+template <bool BF16, int SIZE>
+__device__ static void add_mask_by_row(
+    float (&scores)[AttentionTiles<SIZE>::KEYS / 8][4], const AttentionArguments& a, const u16* mask, u32 first, u32 first_key) {
+    u32 lane = threadIdx.x % LANES;
+#pragma unroll
+    for (int of = 0; of < 4; ++of) {
+        u32 row = first + threadIdx.x / LANES * ROWS_OF_WARP + lane / LANES_OF_ROW + of / 2 * 8;
+        if (row >= a.queries) continue;
+#pragma unroll
+        for (int at = 0; at < AttentionTiles<SIZE>::KEYS / 8; ++at) {
+            u32 key = first_key + at * 8 + lane % LANES_OF_ROW * 2 + of % 2;
+            if (key < a.keys) scores[at][of] += mask_at<BF16>(a, mask, row, key);
+        }
+    }
+}
+
 // Adds the rows of v in a tile, by their weights, to what a warp has mixed.
 template <bool BF16, int SIZE>
 __device__ static void mix_tile(
@@ -67,8 +94,8 @@ __device__ static void mix_tile(
     for (int keys = 0; keys < AttentionTiles<SIZE>::KEYS / 16; ++keys) {
         const float(&first)[4] = weights[2 * keys];
         const float(&second)[4] = weights[2 * keys + 1];
-        u32 left[4] = {pair_of<BF16>(first[0], first[1]), pair_of<BF16>(first[2], first[3]),
-                       pair_of<BF16>(second[0], second[1]), pair_of<BF16>(second[2], second[3])};
+        u32 left[4] = {rounded<BF16>(first[0], first[1]), rounded<BF16>(first[2], first[3]),
+                       rounded<BF16>(second[0], second[1]), rounded<BF16>(second[2], second[3])};
 #pragma unroll
         for (int across = 0; across < SIZE / 16; ++across) {
             u32 fragment[4];
@@ -82,20 +109,21 @@ __device__ static void mix_tile(
 
 template <bool BF16, int SIZE>
 __device__ static void attention_of_rows(
-    const AttentionArguments& a, AttentionTiles<SIZE>& tiles, u64 batch, u64 head, u64 first) {
+    const AttentionArguments& a, AttentionTiles<SIZE>& tiles, u64 batch, u64 head, u32 first) {
     constexpr int KEYS = AttentionTiles<SIZE>::KEYS;
     u32 warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, matrix = lane / 8;
+    u32 queries = (u32)a.queries, keys = (u32)a.keys;
     const u16* q_rows = (const u16*)a.q + batch * a.queries * a.lead + head * a.size;
     const u16* k_rows = (const u16*)a.k + batch * a.keys * a.lead + head * a.size;
     const u16* v_rows = (const u16*)a.v + batch * a.keys * a.lead + head * a.size;
-    auto load_tiles = [&](u64 step) {
-        load_rows<SIZE>(tiles.of[(step + 1) % 2][0], k_rows, a, step * KEYS, a.keys, KEYS);
-        load_rows<SIZE>(tiles.of[(step + 1) % 2][1], v_rows, a, step * KEYS, a.keys, KEYS);
+    auto load_tiles = [&](u32 step) {
+        load_rows<SIZE, KEYS>(tiles.of[(step + 1) % 2][0], k_rows, a, step * KEYS, keys);
+        load_rows<SIZE, KEYS>(tiles.of[(step + 1) % 2][1], v_rows, a, step * KEYS, keys);
     };
     // Where q leaves room, the first tiles are copied beside it.
     constexpr bool EARLY = ATTENTION_ROWS * SIZE <= 2 * KEYS * SIZE;
     u16* shared_q = tiles.of[0][0];
-    load_rows<SIZE>(shared_q, q_rows, a, first, a.queries, ATTENTION_ROWS);
+    load_rows<SIZE, ATTENTION_ROWS>(shared_q, q_rows, a, first, queries);
     commit_async();
     if (EARLY) load_tiles(0);
     commit_async();
@@ -110,17 +138,24 @@ __device__ static void attention_of_rows(
     __syncthreads();
     float sums[SIZE / 8][4] = {}, most[2] = {-INFINITE, -INFINITE}, total[2] = {};
     float scale = a.scale * LOG2_E;
-    u64 steps = (a.keys + KEYS - 1) / KEYS;
-    for (u64 step = 0; step <= steps; ++step) {
+    const u16* mask = (const u16*)a.mask + (i64)batch * a.mask_strides[4] + (i64)head * a.mask_strides[5];
+    bool is_by_row = a.mask && a.mask_strides[6] != 0;
+    u32 steps = (keys + KEYS - 1) / KEYS;
+    for (u32 step = 0; step <= steps; ++step) {
         // The tiles of this step are loaded while those of the one before are used.
         if (step < steps && (step > 0 || !EARLY)) load_tiles(step);
         commit_async();
-        if (step == 0) continue;
+        u32 next_key = step * KEYS + threadIdx.x;
+        float added = next_key < keys ? 0.0f : -INFINITE;
+        if (threadIdx.x < KEYS && next_key < keys && a.mask && !is_by_row) added = mask_at<BF16>(a, mask, 0, next_key);
+        float* next_added = tiles.added[(step + 1) % 2];
+        if (step == 0) {
+            if (threadIdx.x < KEYS) next_added[threadIdx.x] = added;
+            continue;
+        }
         wait_async<1>();
         __syncthreads();
         const u16(&tile)[2][KEYS * SIZE] = tiles.of[step % 2];
-        u64 first_key = (step - 1) * KEYS;
-        u32 keys = (u32)(a.keys - first_key < KEYS ? a.keys - first_key : KEYS);
         float scores[KEYS / 8][4];
         scores_of_tile<BF16, SIZE>(scores, q, tile[0]);
         float now[2] = {most[0], most[1]};
@@ -128,18 +163,15 @@ __device__ static void attention_of_rows(
         for (int at = 0; at < KEYS / 8; ++at) {
 #pragma unroll
             for (int of = 0; of < 4; ++of) {
-                u32 key = at * 8 + lane % 4 * 2 + of % 2;
-                float score = scores[at][of] * scale;
-                if (a.mask && key < keys) {
-                    u64 row = first + warp * ROWS_OF_WARP + lane / 4 + of / 2 * 8;
-                    row = row < a.queries ? row : 0;
-                    i64 place = (i64)batch * a.mask_strides[4] + (i64)head * a.mask_strides[5] +
-                                (i64)row * a.mask_strides[6] + (i64)(first_key + key) * a.mask_strides[7];
-                    score += widened<BF16>(((const u16*)a.mask)[place]) * LOG2_E;
-                }
-                scores[at][of] = key < keys ? score : -INFINITE;
-                now[of / 2] = fmaxf(now[of / 2], scores[at][of]);
+                u32 key = at * 8 + lane % LANES_OF_ROW * 2 + of % 2;
+                scores[at][of] = scores[at][of] * scale + tiles.added[step % 2][key];
             }
+        }
+        if (is_by_row) add_mask_by_row<BF16, SIZE>(scores, a, mask, first, (step - 1) * KEYS);
+#pragma unroll
+        for (int at = 0; at < KEYS / 8; ++at) {
+#pragma unroll
+            for (int of = 0; of < 4; ++of) now[of / 2] = fmaxf(now[of / 2], scores[at][of]);
         }
         float below[2];
 #pragma unroll
@@ -147,7 +179,7 @@ __device__ static void attention_of_rows(
             now[half] = of_lanes<LANES_OF_ROW>(BY_MAX, now[half]);
             // Rows that are masked as a whole so far have nothing.
             below[half] = now[half] == -INFINITE ? 0.0f : now[half];
-            float factor = exp2f(most[half] - below[half]);
+            float factor = power_of_two(most[half] - below[half]);
             total[half] *= factor;
 #pragma unroll
             for (int across = 0; across < SIZE / 8; ++across) {
@@ -160,25 +192,26 @@ __device__ static void attention_of_rows(
         for (int at = 0; at < KEYS / 8; ++at) {
 #pragma unroll
             for (int of = 0; of < 4; ++of) {
-                scores[at][of] = exp2f(scores[at][of] - below[of / 2]);
+                scores[at][of] = power_of_two(scores[at][of] - below[of / 2]);
                 total[of / 2] += scores[at][of];
             }
         }
         mix_tile<BF16, SIZE>(sums, scores, tile[1]);
+        if (threadIdx.x < KEYS) next_added[threadIdx.x] = added;
         __syncthreads();
     }
     wait_async<0>();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         float by = 1.0f / of_lanes<LANES_OF_ROW>(BY_SUM, total[half]);
-        u64 row = first + warp * ROWS_OF_WARP + lane / 4 + half * 8;
-        if (row >= a.queries) continue;
-        u16* y = (u16*)a.y + ((batch * a.queries + row) * a.heads + head) * a.size;
+        u32 row = first + warp * ROWS_OF_WARP + lane / LANES_OF_ROW + half * 8;
+        if (row >= queries) continue;
+        u16* y = (u16*)a.y + ((batch * queries + row) * a.heads + head) * a.size;
 #pragma unroll
         for (int across = 0; across < SIZE / 8; ++across) {
-            u32 column = across * 8 + lane % 4 * 2;
+            u32 column = across * 8 + lane % LANES_OF_ROW * 2;
             if (column >= a.size) continue;
-            *(u32*)(y + column) = pair_of<BF16>(sums[across][2 * half] * by, sums[across][2 * half + 1] * by);
+            *(u32*)(y + column) = rounded<BF16>(sums[across][2 * half] * by, sums[across][2 * half + 1] * by);
         }
     }
 }
@@ -190,7 +223,7 @@ __device__ static void attention_of_halves(const AttentionArguments& a) {
     for (u64 batch = blockIdx.z; batch < a.batches; batch += gridDim.z)
     for (u64 head = blockIdx.y; head < a.heads; head += gridDim.y)
     for (u64 part = blockIdx.x; part < parts; part += gridDim.x) {
-        attention_of_rows<BF16, SIZE>(a, tiles, batch, head, part * ATTENTION_ROWS);
+        attention_of_rows<BF16, SIZE>(a, tiles, batch, head, (u32)part * ATTENTION_ROWS);
     }
 }
 

@@ -61,16 +61,18 @@ extern "C" __global__ void cast(CastArguments a) {
     if (is_float(a.from) && is_float(a.to)) {
         for (u64 i = first_of_thread() * EACH_TIME; i < a.count; i += all_threads() * EACH_TIME) {
             if (i + EACH_TIME <= a.count) {
-                write_eight(a.to, a.y, i, eight_at(a.from, a.x, i));
+                write_eight<OF_ANY>(a.to, a.y, i, eight_at<OF_ANY>(a.from, a.x, i));
                 continue;
             }
-            for (u64 at = i; at < a.count; ++at) write_float(a.to, a.y, at, float_at(a.from, a.x, at));
+            for (u64 at = i; at < a.count; ++at) {
+                write_float<OF_ANY>(a.to, a.y, at, float_at<OF_ANY>(a.from, a.x, at));
+            }
         }
         return;
     }
     for (u64 i = first_of_thread(); i < a.count; i += all_threads()) {
         if (is_float(a.from)) {
-            float x = float_at(a.from, a.x, i);
+            float x = float_at<OF_ANY>(a.from, a.x, i);
             if (a.to == ELEMENT_I64) ((i64*)a.y)[i] = whole_of_float(x, true);
             else if (a.to == ELEMENT_I32) ((int*)a.y)[i] = (int)whole_of_float(x, false);
             else ((u8*)a.y)[i] = x != 0.0f;
@@ -79,7 +81,7 @@ extern "C" __global__ void cast(CastArguments a) {
         i64 x = a.from == ELEMENT_I64   ? ((const i64*)a.x)[i]
                 : a.from == ELEMENT_I32 ? (i64)((const int*)a.x)[i]
                                         : (i64)(((const u8*)a.x)[i] != 0);
-        if (is_float(a.to)) write_float(a.to, a.y, i, (float)x);
+        if (is_float(a.to)) write_float<OF_ANY>(a.to, a.y, i, (float)x);
         else if (a.to == ELEMENT_I64) ((i64*)a.y)[i] = x;
         else if (a.to == ELEMENT_I32) ((int*)a.y)[i] = (int)x;
         else ((u8*)a.y)[i] = x != 0;

@@ -11,9 +11,9 @@ __device__ static float clamped(float x) {
 // The error function to 2e-7 (Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26): for
 // what is rounded to halves.
 __device__ static float error_function_for_halves(float x) {
-    float t = 1.0f / (1.0f + 0.3275911f * fabsf(x));
+    float t = reciprocal(1.0f + 0.3275911f * fabsf(x));
     float sum = ((((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f) * t;
-    return copysignf(1.0f - sum * exp2f(-1.4426950408889634f * x * x), x);
+    return copysignf(1.0f - sum * power_of_two(-1.4426950408889634f * x * x), x);
 }
 
 // GELU of what is rounded to a half.

@@ -28,6 +28,33 @@ __device__ static u16 to_bf16(float x) {
     return bits;
 }
 
+// Rounds two floats to neighbours, the first of which has the lower address.
+__device__ static u32 to_f16_pair(float x, float y) {
+    u32 bits;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(y), "f"(x));
+    return bits;
+}
+
+__device__ static u32 to_bf16_pair(float x, float y) {
+    u32 bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(y), "f"(x));
+    return bits;
+}
+
+// Returns 2^x to 2^-22, for what is rounded to halves.
+__device__ static float power_of_two(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Returns 1 / x to one unit in the last place, for what is rounded to halves.
+__device__ static float reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // Returns the number of the lane whose index differs by these bits.
 __device__ static float of_lane(float x, u32 bits) {
     return __shfl_xor_sync(WHOLE_WARP, x, bits);
@@ -45,8 +72,11 @@ __device__ static u32 shared_address(const void* at) {
 
 // Starts to copy 16 bytes to shared memory, or zeros.
 __device__ static void copy_async(u16* to, const u16* from, bool valid) {
-    u32 bytes = valid ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes));
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0;"
+                 " @p cp.async.cg.shared.global [%0], [%1], 16;"
+                 " @!p st.shared.v4.u32 [%0], {%3, %3, %3, %3}; }" ::"r"(shared_address(to)),
+                 "l"(from), "r"((u32)valid), "r"(0)
+                 : "memory");
 }
 
 // Ends a group of copies.

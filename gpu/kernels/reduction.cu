@@ -238,36 +238,49 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax(SoftmaxArguments a
     }
 }
 
-// Rows in pieces of 8, with nothing that follows.
-__device__ static void layer_norm_of_warp(const LayerNormArguments& a, u64 first) {
-    WarpRow<true> row;
-    row.load(a.element, a.x, first, a.size, 0.0f);
-    if (a.added) {
-        WarpRow<true> added;
-        added.load(a.element, a.added, first, a.size, 0.0f);
-#pragma unroll
-        for (u32 i = 0; i < A_LANE; ++i) row.x[i] += added.x[i];
+// Rows of pieces of 8 that half a block has together, with nothing that follows: each thread keeps
+// one piece.
+#define HALF_BLOCK (THREADS / 2)
+
+// Combines the numbers of all threads of half a block; each gets the result. Of two combinations one
+// after the other each has its own place, so that one wait is enough.
+__device__ static float of_half_block(float (&values)[THREADS / LANES], Combine by, float value) {
+    constexpr u32 WARPS = HALF_BLOCK / LANES;
+    value = of_warp(by, value);
+    u32 warp = threadIdx.x / LANES;
+    if (threadIdx.x % LANES == 0) values[warp] = value;
+    __syncthreads();
+    return of_lanes<WARPS>(by, values[warp / WARPS * WARPS + threadIdx.x % WARPS]);
+}
+
+__device__ static void layer_norm_of_pieces(const LayerNormArguments& a) {
+    __shared__ float values[2][THREADS / LANES];
+    u64 half = threadIdx.x / HALF_BLOCK, at = threadIdx.x % HALF_BLOCK * EACH_TIME;
+    bool has_piece = at < a.size;
+    Eight scale = {}, bias = {};
+    if (has_piece) scale = eight_at(a.element, a.scale, at);
+    if (has_piece && a.bias) bias = eight_at(a.element, a.bias, at);
+    for (u64 first = blockIdx.x * 2ull; first < a.rows; first += gridDim.x * 2ull) {
+        bool is_there = has_piece && first + half < a.rows;
+        u64 from = (first + half) * a.size + at;
+        Eight x = {}, added = {};
+        if (is_there) x = eight_at(a.element, a.x, from);
+        if (is_there && a.added) added = eight_at(a.element, a.added, from);
+        float sum = 0.0f, squares = 0.0f;
+        for (int i = 0; i < EACH_TIME; ++i) {
+            x.x[i] += added.x[i];
+            sum += x.x[i];
+        }
+        float mean = of_half_block(values[0], BY_SUM, sum) / (float)a.size;
+        for (int i = 0; i < EACH_TIME; ++i) {
+            x.x[i] -= mean;
+            squares += has_piece ? x.x[i] * x.x[i] : 0.0f;
+        }
+        squares = of_half_block(values[1], BY_SUM, squares);
+        float factor = 1.0f / sqrtf(squares / (float)a.size + a.epsilon);
+        for (int i = 0; i < EACH_TIME; ++i) x.x[i] = x.x[i] * factor * scale.x[i] + bias.x[i];
+        if (is_there) write_eight(a.element, a.y, from, x);
     }
-    float sum = 0.0f, squares = 0.0f;
-#pragma unroll
-    for (u32 i = 0; i < A_LANE; ++i) sum += row.x[i];
-    float mean = of_warp(BY_SUM, sum) / (float)a.size;
-#pragma unroll
-    for (u32 i = 0; i < A_LANE; ++i) {
-        row.x[i] -= mean;
-        squares += row.place(i) < a.size ? row.x[i] * row.x[i] : 0.0f;
-    }
-    float factor = 1.0f / sqrtf(of_warp(BY_SUM, squares) / (float)a.size + a.epsilon);
-#pragma unroll
-    for (u32 i = 0; i < A_LANE; i += EACH_TIME) {
-        u32 at = row.place(i);
-        if (at >= a.size) continue;
-        Eight scale = eight_at(a.element, a.scale, at), bias = {};
-        if (a.bias) bias = eight_at(a.element, a.bias, at);
-#pragma unroll
-        for (u32 of = 0; of < EACH_TIME; ++of) row.x[i + of] = row.x[i + of] * factor * scale.x[of] + bias.x[of];
-    }
-    row.write(a.element, a.y, first, a.size);
 }
 
 __device__ static float summed_at(const LayerNormArguments& a, u64 at) {
@@ -292,9 +305,8 @@ __device__ static void layer_norm_of_block(const LayerNormArguments& a, u64 firs
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) layer_norm(LayerNormArguments a) {
-    bool by_warp = a.size <= WARP_ROW && a.size % EACH_TIME == 0 && a.activation.code == 0;
-    for (u64 row = first_row(by_warp); row < a.rows; row += all_rows(by_warp)) {
-        if (by_warp) layer_norm_of_warp(a, row * a.size);
-        else layer_norm_of_block(a, row * a.size);
+    if (a.size <= HALF_BLOCK * EACH_TIME && a.size % EACH_TIME == 0 && a.activation.code == 0) {
+        return layer_norm_of_pieces(a);
     }
+    for (u64 row = blockIdx.x; row < a.rows; row += gridDim.x) layer_norm_of_block(a, row * a.size);
 }

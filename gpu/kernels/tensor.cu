@@ -199,9 +199,10 @@ struct ResultPlace {
     float alpha;
 };
 
+// Rounds two floats to neighbours.
 template <bool BF16>
-__device__ static u16 rounded(float x) {
-    return BF16 ? to_bf16(x) : to_f16(x);
+__device__ static u32 rounded(float x, float y) {
+    return BF16 ? to_bf16_pair(x, y) : to_f16_pair(x, y);
 }
 
 template <bool BF16>
@@ -227,17 +228,17 @@ __device__ static void write_sums(const Sums<EXTENT>& sums, const ResultPlace& t
         for (int i = 0; i < 2 * DOWN; ++i) {
             u64 row = first_row + i * 8;
             if (row >= to.rows || column >= to.columns) continue;
-            u16 results[2];
+            float results[2];
             for (int at = 0; at < 2; ++at) {
-                float sum = to.alpha * sums.of[i / 2][j][i % 2 * 2 + at] + bias[at];
-                results[at] = rounded<BF16>(activated(activation, sum));
+                results[at] = activated(activation, to.alpha * sums.of[i / 2][j][i % 2 * 2 + at] + bias[at]);
             }
+            u32 pair = rounded<BF16>(results[0], results[1]);
             u16* place = to.y + row * to.lead + column;
             if (in_pairs && column + 1 < to.columns) {
-                *(u32*)place = (u32)results[0] | (u32)results[1] << 16;
+                *(u32*)place = pair;
             } else {
-                place[0] = results[0];
-                if (column + 1 < to.columns) place[1] = results[1];
+                place[0] = (u16)pair;
+                if (column + 1 < to.columns) place[1] = (u16)(pair >> 16);
             }
         }
     }

@@ -180,7 +180,7 @@ fn network_agrees(file: &Path, precision: PlanPrecision) -> Result<(), String> {
     let compiled = plan::compile(file, options).map_err(|error| error.to_string())?;
     let rows: Vec<Vec<u8>> =
         (0..compiled.plan.max_batch()).map(|row| random_indices(&compiled.plan, row as u64)).collect();
-    agrees(&compiled.plan, &rows, 24.0)
+    agrees(&compiled.plan, &rows, 48.0)
 }
 
 #[test]

@@ -19,9 +19,10 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 use symphony_gpu::cuda::driver::DevicePointer;
 use symphony_gpu::cuda::kernel_source;
-use symphony_gpu::cuda::launch::{KERNELS, KernelLaunch, TensorPlaces, kernel_launches};
+use symphony_gpu::cuda::launch::{KERNELS, KernelLaunch, TensorPlaces, kernel_launches, kernels_of};
 use symphony_gpu::plan::{
     self, CompileOptions, Operand, Operation, Plan, PlanMemory, PlanPrecision, PlanRegion,
 };
@@ -33,12 +34,34 @@ const APART: u64 = 1 << 32;
 /// The regions of a plan, and the status word's.
 const REGIONS: usize = 5;
 
-/// Compiles the kernels for the host; returns the program.
-fn compile() -> PathBuf {
+/// What all tests run.
+static HOST_KERNELS: LazyLock<HostKernels> = LazyLock::new(HostKernels::compile);
+
+/// The kernels for plans of each precision, compiled for the host as they are for a card.
+struct HostKernels {
+    programs: [(PlanPrecision, PathBuf); 3],
+}
+
+impl HostKernels {
+    fn compile() -> HostKernels {
+        std::thread::scope(|scope| {
+            let each =
+                PlanPrecision::ALL.map(|precision| (precision, scope.spawn(move || compile(precision))));
+            HostKernels { programs: each.map(|(precision, program)| (precision, program.join().unwrap())) }
+        })
+    }
+
+    fn program(&self, precision: PlanPrecision) -> &Path {
+        &self.programs.iter().find(|(of, _)| *of == precision).unwrap().1
+    }
+}
+
+/// Compiles the kernels for plans of a precision for the host; returns the program.
+fn compile(precision: PlanPrecision) -> PathBuf {
     let harness = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/harness");
     let read = |name: &str| std::fs::read_to_string(harness.join(name)).unwrap();
-    let mut source = read("cuda_on_host.h") + &kernel_source(&PlanPrecision::ALL);
-    let names: Vec<String> = KERNELS.iter().map(|name| format!("KERNEL({name})")).collect();
+    let mut source = read("cuda_on_host.h") + &kernel_source(precision);
+    let names: Vec<String> = kernels_of(precision).map(|name| format!("KERNEL({name})")).collect();
     let _ = writeln!(source, "#define HOST_KERNEL_LIST {}", names.join(", "));
     source += &read("kernels_on_host.cpp");
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap().keep();
@@ -95,12 +118,7 @@ fn launches_of(plan: &Plan) -> Vec<KernelLaunch> {
 }
 
 /// Runs launches of a plan in the program; returns its outputs.
-fn run_on_host(
-    program: &Path,
-    plan: &Plan,
-    launches: &[KernelLaunch],
-    inputs: &[u8],
-) -> Result<Vec<u8>, String> {
+fn run_on_host(plan: &Plan, launches: &[KernelLaunch], inputs: &[u8]) -> Result<Vec<u8>, String> {
     let places = Places::of(plan);
     let mut job: Vec<u8> = Vec::new();
     let number = |job: &mut Vec<u8>, number: u64| job.extend(number.to_le_bytes());
@@ -117,7 +135,7 @@ fn run_on_host(
     }
     number(&mut job, launches.len() as u64);
     for launch in launches {
-        number(&mut job, KERNELS.iter().position(|name| *name == launch.kernel).unwrap() as u64);
+        number(&mut job, kernels_of(plan.precision).position(|name| name == launch.kernel).unwrap() as u64);
         launch.shape.grid.iter().for_each(|&blocks| number(&mut job, blocks.into()));
         number(&mut job, launch.arguments.len() as u64);
         job.extend(&launch.arguments);
@@ -125,7 +143,7 @@ fn run_on_host(
     let folder = tempfile::tempdir().unwrap();
     let (from, to) = (folder.path().join("job"), folder.path().join("result"));
     std::fs::write(&from, job).unwrap();
-    let output = Command::new(program).args([&from, &to]).output().unwrap();
+    let output = Command::new(HOST_KERNELS.program(plan.precision)).args([&from, &to]).output().unwrap();
     if !output.status.success() {
         return Err(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr)));
     }
@@ -162,9 +180,8 @@ fn by_large_squares(launch: &KernelLaunch) -> Option<KernelLaunch> {
 
 #[test]
 fn each_kernel_computes_what_the_interpreter_computes() {
-    let program = compile();
     let mut wrong = Vec::new();
-    let mut kernels = BTreeSet::new();
+    let mut used = BTreeSet::new();
     for (at, case) in operation_cases().into_iter().enumerate() {
         let OperationCase { operation, activation, inputs } = &case;
         let plan = plan_of(operation.clone(), *activation, inputs);
@@ -180,8 +197,8 @@ fn each_kernel_computes_what_the_interpreter_computes() {
         // The weights of an attention are rounded before they mix rows.
         let times = if matches!(case.operation, Operation::Attention { .. }) { 4.0 } else { 1.0 };
         for launches in [launches, large].iter().filter(|launches| !launches.is_empty()) {
-            kernels.extend(launches.iter().map(|launch| launch.kernel));
-            let found = run_on_host(&program, &plan, launches, &inputs).and_then(|found| {
+            used.extend(launches.iter().map(|launch| launch.kernel));
+            let found = run_on_host(&plan, launches, &inputs).and_then(|found| {
                 difference(element, &found, &expected, times * tolerance(element)).map_or(Ok(()), Err)
             });
             if let Err(why) = found {
@@ -190,12 +207,11 @@ fn each_kernel_computes_what_the_interpreter_computes() {
         }
     }
     assert!(wrong.is_empty(), "{} cases are wrong:\n{}", wrong.len(), wrong.join("\n"));
-    assert_eq!(kernels.len(), KERNELS.len(), "some have no case; there are {kernels:?}");
+    assert_eq!(used.len(), KERNELS.len(), "some have no case; there are {used:?}");
 }
 
 #[test]
 fn networks_give_by_the_kernels_what_the_interpreter_gives() {
-    let program = compile();
     // The weights of an attention are rounded before they mix rows, in BF16 to three digits.
     for (name, precision, times) in [
         ("vision", PlanPrecision::Fp16, 4.0),
@@ -215,7 +231,7 @@ fn networks_give_by_the_kernels_what_the_interpreter_gives() {
             });
         }
         let inputs = region_of_inputs(&plan, &row);
-        let found = run_on_host(&program, &plan, &launches_of(&plan), &inputs).unwrap();
+        let found = run_on_host(&plan, &launches_of(&plan), &inputs).unwrap();
         let expected = interpreted(&plan, &inputs);
         for port in &plan.outputs {
             let range = port.range(1).unwrap();

@@ -57,7 +57,7 @@ impl CompiledKernels {
         if let Some((_, kernels)) = known.iter().find(|(precision, _)| *precision == plan.precision) {
             return Ok(Arc::clone(kernels));
         }
-        let module = device.load_kernels(&kernel_source(&[plan.precision])).map_err(&refusal)?;
+        let module = device.load_kernels(&kernel_source(plan.precision)).map_err(&refusal)?;
         let kernels = Arc::new(LoadedKernels::new(open, module, plan.precision).map_err(&refusal)?);
         known.push((plan.precision, Arc::clone(&kernels)));
         Ok(kernels)

@@ -86,11 +86,14 @@ const EACH_TIME: u64 = 8;
 /// The most bytes that a thread copies at once.
 const PIECE_BYTES: u64 = 16;
 
-/// The rows of a softmax or a norm that a block computes, where a warp computes one.
+/// The rows of a softmax that a block computes, where a warp computes one.
 const ROWS_BY_WARP: u64 = 8;
 
-/// The longest row that a warp computes.
+/// The longest row of a softmax that a warp computes.
 const WARP_ROW: u64 = 1_024;
+
+/// The longest row of a layer norm that half a block computes.
+const HALF_BLOCK_ROW: u64 = 1_024;
 
 /// The rows of q that a block of an attention computes: 16 a warp.
 const ATTENTION_ROWS: u64 = 128;
@@ -462,7 +465,8 @@ impl Placed<'_> {
         let [outer, size, inner] = around(self.shape_of(0), axis);
         let (x, y, logarithm, element) = (self.x(0), self.y(), logarithm.into(), self.element(0).code());
         let arguments = SoftmaxArguments { x, y, outer, size, inner, logarithm, element };
-        let rows = if inner == 1 { blocks_of_rows(outer, size) } else { outer * inner };
+        let by_warp = inner == 1 && size <= WARP_ROW;
+        let rows = if by_warp { outer.div_ceil(ROWS_BY_WARP) } else { outer * inner };
         KernelLaunch::of_blocks("softmax", [rows, 1, 1], &arguments)
     }
 
@@ -476,7 +480,9 @@ impl Placed<'_> {
         let (x, y, activation) = (self.x(0), self.y(), self.activation());
         let arguments =
             LayerNormArguments { x, added, scale, bias, y, rows, size, epsilon, element, activation };
-        KernelLaunch::of_blocks("layer_norm", [blocks_of_rows(rows, size), 1, 1], &arguments)
+        let in_pieces = size <= HALF_BLOCK_ROW && size.is_multiple_of(EACH_TIME) && activation.code == 0;
+        let blocks = if in_pieces { rows.div_ceil(2) } else { rows };
+        KernelLaunch::of_blocks("layer_norm", [blocks, 1, 1], &arguments)
     }
 
     fn attention(&self, heads: usize, scale: f32, packed: bool) -> Result<KernelLaunch, String> {
@@ -737,11 +743,6 @@ fn of_halves<T: Pod>(
     let is_enough = blocks(LARGE_TILE).iter().product::<u64>() >= ENOUGH_TILES;
     let (kernel, tile) = if is_enough { (large, LARGE_TILE) } else { (small, TILE) };
     KernelLaunch::of_blocks(kernel, blocks(tile), arguments)
-}
-
-/// Returns the blocks that compute rows of a size, each by a warp or by a block.
-fn blocks_of_rows(rows: u64, size: u64) -> u64 {
-    if size <= WARP_ROW { rows.div_ceil(ROWS_BY_WARP) } else { rows }
 }
 
 /// Returns how often an element of `shape` is read by neighbours when it is stretched to `to`, and

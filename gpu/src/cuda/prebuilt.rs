@@ -12,7 +12,7 @@ use crate::plan::{KernelImage, Plan};
 /// # Errors
 /// There is no compiler, or it does not know the architecture.
 pub fn prebuilt_kernels(plan: &Plan, capability: [u32; 2]) -> DriverResult<KernelImage> {
-    let source = kernel_source(&[plan.precision]);
+    let source = kernel_source(plan.precision);
     let code = compile_kernels(&source, KernelTarget::Machine(capability))?;
     Ok(KernelImage { capability, source: fingerprint(&source), bytes: code.len(), code })
 }
@@ -25,7 +25,7 @@ pub(super) fn image_for(plan: &Plan, [major, minor]: [u32; 2]) -> Result<Option<
     let runs = |image: &&KernelImage| image.capability[0] == major && image.capability[1] <= minor;
     let found = plan.kernels.iter().filter(runs).max_by_key(|image| image.capability);
     let Some(image) = found else { return Ok(None) };
-    if image.source == fingerprint(kernel_source(&[plan.precision])) {
+    if image.source == fingerprint(kernel_source(plan.precision)) {
         return Ok(Some(image));
     }
     Err("its kernels are another version's; write it again by `symphony compile`".to_owned())

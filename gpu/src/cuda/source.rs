@@ -3,19 +3,17 @@
 use super::{arguments, codes};
 use crate::plan::PlanPrecision;
 
-/// Returns the source of the kernels for plans of these precisions, with the declarations of their
+/// Returns the source of the kernels for plans of a precision, with the declarations of their
 /// arguments in front.
-pub fn kernel_source(precisions: &[PlanPrecision]) -> String {
+pub fn kernel_source(precision: PlanPrecision) -> String {
     let mut source = String::from("// Declared by the host: gpu/src/cuda/arguments.rs, codes.rs\n");
     arguments::declare(&mut source);
     codes::declare(&mut source);
-    for precision in precisions {
-        source.push_str(match precision {
-            PlanPrecision::Fp32 => "",
-            PlanPrecision::Fp16 => "#define WITH_F16\n",
-            PlanPrecision::Bf16 => "#define WITH_BF16\n",
-        });
-    }
+    source.push_str(match precision {
+        PlanPrecision::Fp32 => "",
+        PlanPrecision::Fp16 => "#define WITH_F16\n",
+        PlanPrecision::Bf16 => "#define WITH_BF16\n",
+    });
     for part in [
         include_str!("../../kernels/walk.cuh"),
         include_str!("../../kernels/ptx.cuh"),

@@ -149,6 +149,11 @@ static unsigned short to_f16(float x) {
     return sign | (unsigned short)(((exponent + 13) << 10) + (int)nearbyintf(fraction * 2048.0f));
 }
 
+static unsigned to_f16_pair(float x, float y) { return to_f16(x) | (unsigned)to_f16(y) << 16; }
+static unsigned to_bf16_pair(float x, float y) { return to_bf16(x) | (unsigned)to_bf16(y) << 16; }
+static float power_of_two(float x) { return exp2f(x); }
+static float reciprocal(float x) { return 1.0f / x; }
+
 // What the lanes of a warp show each other: in turns of two places, so that one wait is enough.
 struct Shown {
     double number;

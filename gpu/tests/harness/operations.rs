@@ -252,7 +252,7 @@ pub(crate) fn operation_cases() -> Vec<OperationCase> {
             cases.push(OperationCase { operation, activation: None, inputs });
         }
     }
-    for (from, to) in [(F16, F32), (Bf16, F32), (F32, F16), (F32, Bf16), (F16, Bf16)] {
+    for (from, to) in [(F16, F32), (Bf16, F32), (F32, F16), (F32, Bf16), (F16, Bf16), (Bf16, F16)] {
         let inputs = vec![of(from, &[19])];
         cases.push(OperationCase { operation: Operation::Cast { to }, activation: None, inputs });
     }
