@@ -154,7 +154,10 @@ mod tests {
             let shortest: Vec<Nanos> = shortest[..inputs.len()].iter().map(|&ns| Nanos(ns)).collect();
             let slo = Nanos(shortest.iter().map(|time| time.0).sum::<u64>() * slack);
             let mut reserves = StageReserves::in_proportion(outputs.clone(), &shortest, slo);
-            took.iter().for_each(|&(stage, ns)| reserves.took(stage % inputs.len(), Nanos(ns)));
+            for &(stage, ns) in &took {
+                reserves.came(Nanos(ns));
+                reserves.took(stage % inputs.len(), Nanos(ns));
+            }
             let due = Nanos(1 << 40);
             for (stage, outputs) in outputs.iter().enumerate() {
                 let deadline = reserves.deadline(stage, due);

@@ -21,6 +21,54 @@ const GOAL: f64 = 0.9;
 /// The items of a stage after which those counted before count half.
 const COUNTED: u32 = 1024;
 
+/// The pairs of gaps between queries after which those counted before count half.
+const GAPS: f64 = 512.0;
+
+/// How evenly queries come, by the gaps between them: the *local variation*, which compares each
+/// gap with the one before it. So a rate that goes up and down is no burst, and a pause counts as
+/// one gap, however long it is.
+#[derive(Clone, Debug)]
+struct QueryGaps {
+    last: Option<Nanos>,
+    /// The gap before `last`.
+    gap: Option<Nanos>,
+    /// Pairs of gaps that followed each other.
+    pairs: f64,
+    /// The sum of ((one - other) / (one + other))^2 over these.
+    differences: f64,
+}
+
+impl QueryGaps {
+    /// Expects queries that come independently of each other, whose differences have a mean of a
+    /// third, until it has seen some.
+    fn new() -> QueryGaps {
+        QueryGaps { last: None, gap: None, pairs: 48.0, differences: 16.0 }
+    }
+
+    /// Counts a query.
+    fn came(&mut self, now: Nanos) {
+        let Some(last) = self.last.replace(now) else { return };
+        let gap = now - last;
+        let Some(before) = self.gap.replace(gap) else { return };
+        let [one, other] = [before, gap].map(|gap| gap.0 as f64);
+        // Two gaps of nothing are of one burst.
+        let differs = if one + other > 0.0 { (one - other) / (one + other) } else { 1.0 };
+        self.pairs += 1.0;
+        self.differences += differs * differs;
+        if self.pairs >= GAPS {
+            self.pairs /= 2.0;
+            self.differences /= 2.0;
+        }
+    }
+
+    /// Returns the shape k of the gamma distribution whose gaps differ as much, at most 1: a pair's
+    /// mean is 1 / (2 k + 1). Queries that come independently of each other have 1, bursts of ten
+    /// 0.1.
+    fn evenness(&self) -> f64 {
+        ((self.pairs / self.differences - 1.0) / 2.0).clamp(0.0, 1.0)
+    }
+}
+
 /// The recent times of a stage.
 #[derive(Clone, Debug)]
 struct StageTimes {
@@ -67,6 +115,7 @@ pub struct StageReserves {
     after: Vec<Nanos>,
     /// The items of each stage that were over lately.
     over: Vec<u32>,
+    gaps: QueryGaps,
 }
 
 impl StageReserves {
@@ -77,7 +126,8 @@ impl StageReserves {
         let times = |&shortest| StageTimes { recent: Vec::new(), next: 0, shortest, percentile: None };
         let stages = shortest.iter().map(times).collect();
         let over = vec![0; shortest.len()];
-        let mut reserves = StageReserves { outputs, stages, budgets, after: Vec::new(), over };
+        let mut reserves =
+            StageReserves { outputs, stages, budgets, after: Vec::new(), over, gaps: QueryGaps::new() };
         reserves.refresh();
         reserves
     }
@@ -105,6 +155,11 @@ impl StageReserves {
         self.refresh();
     }
 
+    /// Counts a query that comes at `now`.
+    pub fn came(&mut self, now: Nanos) {
+        self.gaps.came(now);
+    }
+
     /// Counts an item of a stage that took `time` from its arrival to its end.
     pub fn took(&mut self, stage: usize, time: Nanos) {
         self.over[stage] += 1;
@@ -128,10 +183,12 @@ impl StageReserves {
 
     /// Returns the time by which a stage that begins at `now` is to be over, whose deadline is
     /// `deadline`. A stage that others come after is not held back until its deadline, so that
-    /// these have time too: the less, the fewer of its items have any after them. One that is
-    /// dropped for its goal is tried again until its deadline.
+    /// these have time too: the less, the fewer of its items have any after them, and the less, the
+    /// more queries come in bursts. In a burst items wait for GPUs, and a goal makes batches
+    /// smaller when they should be large. One that is dropped for its goal is tried again until its
+    /// deadline.
     pub fn goal(&self, stage: usize, now: Nanos, deadline: Nanos) -> Nanos {
-        let left = (1.0 - GOAL) * self.followed(stage);
+        let left = (1.0 - GOAL) * self.followed(stage) * self.gaps.evenness();
         let part = Nanos(((deadline - now).0 as f64 * (1.0 - left)) as u64);
         deadline.min(now + part.max(self.stages[stage].shortest))
     }
@@ -203,6 +260,43 @@ mod tests {
         assert!((goal - 1_097.5).abs() < 0.1, "{goal}");
         (0..5_000).for_each(|_| reserves.took(1, ms(10)));
         assert_eq!(reserves.goal(0, ms(1_000), ms(1_100)), ms(1_090), "three for each of its own");
+    }
+
+    /// Returns the goal of a first stage that has 100 ms, in ms, after so many queries; `gap` has
+    /// the gap before each, in ns.
+    fn goal_after(queries: u64, gap: impl Fn(u64) -> u64) -> f64 {
+        let mut reserves = StageReserves::in_proportion(vec![vec![1], vec![]], &[ms(5), ms(5)], ms(100));
+        let mut now = ms(1_000);
+        for query in 0..queries {
+            now += Nanos(gap(query));
+            reserves.came(now);
+        }
+        reserves.goal(0, now, now + ms(100)).as_millis_f64() - now.as_millis_f64()
+    }
+
+    #[test]
+    fn the_more_queries_come_in_bursts_the_less_time_a_goal_leaves() {
+        use rand::SeedableRng;
+        use rand_distr::{Distribution, Gamma};
+        let of_shape = |shape: f64| {
+            let gaps = Gamma::new(shape, 5e6 / shape).unwrap();
+            let mut random = rand_pcg::Pcg64Mcg::seed_from_u64(1);
+            let gaps: Vec<u64> = (0..5_000).map(|_| gaps.sample(&mut random) as u64).collect();
+            goal_after(5_000, |query| gaps[query as usize])
+        };
+        for (shape, expected) in [(0.1, 99.0), (0.5, 95.0), (1.0, 90.0), (10.0, 90.0)] {
+            let goal = of_shape(shape);
+            assert!((goal - expected).abs() < 1.0, "shape {shape}: {goal}");
+        }
+        assert!((goal_after(5_000, |_| 0) - 100.0).abs() < 0.1, "all at once");
+    }
+
+    #[test]
+    fn pauses_and_a_rate_that_changes_are_no_bursts() {
+        let pause = |query: u64| if query == 500 { 3_600_000_000_000 } else { 5_000_000 };
+        assert!((goal_after(1_000, pause) - 90.0).abs() < 0.1);
+        let halves = |query: u64| if (query / 1_000).is_multiple_of(2) { 1_000_000 } else { 8_000_000 };
+        assert!((goal_after(5_000, halves) - 90.0).abs() < 0.1);
     }
 
     #[test]

@@ -114,6 +114,11 @@ impl CoreQueries {
         self.all().into_iter().filter_map(found)
     }
 
+    /// Counts a query with a deadline that comes at `now`.
+    pub(in crate::api) fn came(&self, query: &FoundQuery, now: Nanos) {
+        self.with_reserves(query, |reserves| reserves.came(now));
+    }
+
     /// Returns the deadline of a stage of a query that must be over by `due`.
     pub(in crate::api) fn deadline(&self, query: &FoundQuery, stage: usize, due: Nanos) -> Nanos {
         self.with_reserves(query, |reserves| reserves.deadline(stage, due))

@@ -57,6 +57,9 @@ pub(super) async fn run<'m: 'r, 'r>(
         Due::Slo => began + info.slo,
         Due::Within(time) | Due::Carried { within: time, .. } => began + time.min(info.slo),
     };
+    if due < Nanos::MAX {
+        services.queries.came(query, began);
+    }
     let given = given(&inputs, &mut memory).await?;
     drop(inputs);
     memory.shrink(memory.held().saturating_sub(given.len()));

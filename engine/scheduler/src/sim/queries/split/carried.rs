@@ -42,7 +42,11 @@ impl Splitter for CarriedSplit {
                 query.plan(self.nexus.budgets(at));
             }
         }
-        self.queries[item.graph].deadline(item.stage, item.query_deadline)
+        let query = &mut self.queries[item.graph];
+        if item.stage == 0 {
+            query.came(item.now);
+        }
+        query.deadline(item.stage, item.query_deadline)
     }
 
     fn goal(&self, item: ArrivingItem, deadline: Nanos) -> Nanos {
@@ -51,5 +55,39 @@ impl Splitter for CarriedSplit {
 
     fn took(&mut self, graph: usize, stage: usize, time: Nanos) {
         self.queries[graph].took(stage, time);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::Profile;
+    use crate::query::{QueryGraph, QueryStage, StageInput};
+    use crate::workload::{Arrival, WorkloadModel};
+    use alloc::string::ToString;
+    use symphony_transport::message::ModelId;
+
+    #[test]
+    fn queries_in_bursts_have_later_goals() {
+        let stage = |name: &str, input| QueryStage { name: name.to_string(), model: ModelId(0), input };
+        let slo = Nanos::from_millis(100);
+        let stages = vec![stage("first", StageInput::Root), stage("second", StageInput::each(0, 1.0))];
+        let graph = QueryGraph { name: "query".to_string(), slo, stages };
+        let profile = Profile::linear(Nanos::from_millis(1), Nanos::from_millis(5), 8).unwrap();
+        let mut workload = Workload::of_models(1, 1.0, vec![WorkloadModel::new("model", profile, slo)]);
+        workload.queries = vec![WorkloadQuery { graph, share: 1.0, arrival: Arrival::Poisson }];
+        // As many queries in as long, ten at a time or by themselves.
+        let part = |at_a_time: u64| {
+            let mut split = CarriedSplit::new(&workload);
+            let mut part = 0.0;
+            for query in 0..1_000 {
+                let now = Nanos::from_millis(query / at_a_time * at_a_time);
+                let item = ArrivingItem { graph: 0, stage: 0, now, query_deadline: now + slo };
+                let deadline = split.deadline(item);
+                part = (split.goal(item, deadline) - now).as_secs_f64() / (deadline - now).as_secs_f64();
+            }
+            part
+        };
+        assert!((part(1) - 0.9).abs() < 1e-6 && part(10) > 0.98, "{} and {}", part(1), part(10));
     }
 }
