@@ -2,6 +2,7 @@
 //! Bursts make the rate of a short time vary; so a rate counts as another only beyond what the
 //! variation within that time explains.
 
+use super::KEPT;
 use alloc::collections::VecDeque;
 use symphony_transport::message::Request;
 
@@ -21,9 +22,16 @@ pub(super) struct Load {
     rate: f64,
     /// The seconds in which they came; 0 before the first.
     span: f64,
+    /// The highest rate of a look, faded from look to look.
+    peak: f64,
 }
 
 impl Load {
+    /// Returns the rate, in requests per second, or that of a recent look if it was higher.
+    pub(super) fn highest(&self) -> f64 {
+        self.rate.max(self.peak)
+    }
+
     /// Adds recent requests, in the order of their arrival. If the load until then was another one,
     /// it is forgotten, and how many times as high the rate is now is returned.
     pub(super) fn add(&mut self, recent: &VecDeque<Request>) -> Option<f64> {
@@ -33,11 +41,12 @@ impl Load {
         let far = rate.max(self.rate) > CHANGE * rate.min(self.rate);
         let changed = self.span > 0.0 && far && (rate - self.rate).abs() > ERRORS * error(recent, span);
         let times = changed.then(|| rate / self.rate);
+        let peak = rate.max(KEPT * self.peak);
         if changed {
             *self = Load::default();
         }
         let both = self.span + span;
-        *self = Load { rate: (self.rate * self.span + rate * span) / both, span: both };
+        *self = Load { rate: (self.rate * self.span + rate * span) / both, span: both, peak };
         times
     }
 }
@@ -83,7 +92,18 @@ mod tests {
         assert_eq!(bursty.add(&bursts(3_000, 300, 300_000)), None);
         assert_eq!(bursty.add(&bursts(900, 300, 300_000)), None);
         // The same rate, evenly.
-        let mut even = Load { rate: 1_000.0, span: 3.0 };
+        let mut even = Load { rate: 1_000.0, span: 3.0, ..Load::default() };
         assert!(even.add(&bursts(900, 1, 667)).is_some());
+    }
+
+    #[test]
+    fn a_load_that_was_higher_is_remembered_for_some_looks() {
+        let mut load = Load::default();
+        load.add(&bursts(1_000, 1, 500));
+        let highest = [(); 8].map(|()| {
+            load.add(&bursts(1_000, 1, 1_000));
+            load.highest()
+        });
+        assert!(highest[0] > 1_500.0 && highest[1] > 1_200.0 && highest[7] < 1_010.0, "{highest:?}");
     }
 }

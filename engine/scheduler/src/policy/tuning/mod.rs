@@ -22,6 +22,7 @@ use alloc::vec::Vec;
 use arrived::Arrived;
 use contender::{Contender, candidates};
 use load::Load;
+use prior::LoadCharges;
 use replay::{ReplayedRule, replay};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, NO_DEADLINE, Request};
@@ -49,6 +50,13 @@ const FIRST_LOOK_SLOS: u64 = 3;
 
 /// The part of what was found before that a look keeps.
 const KEPT: f64 = 0.8;
+
+/// The independent requests that what was found has to be worth for the present load to count as
+/// known.
+const KNOWN_FROM: f64 = 500.0;
+
+/// The loads for which settings are charged once the present one is known: up to so many times it.
+const NEAR: f64 = 2.0;
 
 /// Settings that are as bad as each other but for this are equally good.
 const SAME: f64 = 0.002;
@@ -90,6 +98,8 @@ pub struct Tuner {
     arrived: Arrived,
     /// The settings that are compared, and the bad requests with which each is charged.
     charged: Vec<(RuleSetting, f64)>,
+    /// What they would be charged with for each load.
+    charges: Vec<LoadCharges>,
     contenders: Vec<Contender>,
     current: RuleSetting,
     /// True if the last look has changed the setting.
@@ -128,25 +138,42 @@ impl Tuner {
             load: Load::default(),
             arrived: Arrived::none_of(workload.models.len()),
             charged: uncharged,
+            charges: Vec::new(),
             contenders: Vec::new(),
             current: setting,
             has_changed: false,
             follows_until: Nanos::ZERO,
         };
-        tuner.charge();
+        tuner.find_charges();
         tuner.begin();
         tuner
     }
 
-    /// Charges the settings by what is known of arrivals.
-    fn charge(&mut self) {
+    /// Finds what settings are charged with for each load, by what is known of arrivals.
+    fn find_charges(&mut self) {
         let settings: Vec<_> = self.charged.iter().map(|one| one.0).collect();
-        let charges = prior::charges(&self.workload, &self.arrived, self.drop, self.deferral, &settings);
-        for ((setting, charged), charge) in self.charged.iter_mut().zip(charges) {
-            *charged = charge;
+        self.charges = prior::charges(&self.workload, &self.arrived, self.drop, self.deferral, &settings);
+        self.charge();
+    }
+
+    /// Charges the settings for the loads up to the bound.
+    fn charge(&mut self) {
+        let bound = self.charged_up_to();
+        let near = || self.charges.iter().filter(|load| load.rate <= bound);
+        for (at, (setting, charged)) in self.charged.iter_mut().enumerate() {
+            *charged = near().map(|load| load.bad[at]).sum();
             let contender = self.contenders.iter_mut().find(|one| one.setting == *setting);
-            contender.into_iter().for_each(|one| one.handicap = charge);
+            contender.into_iter().for_each(|one| one.handicap = *charged);
         }
+    }
+
+    /// Returns the highest load for which settings are charged, in requests per second: any, until
+    /// the present one is known. The count of requests whose gaps have a gamma shape of k varies as
+    /// that of k times as many independent ones does, so they say as much as those.
+    fn charged_up_to(&self) -> f64 {
+        let found = self.contenders.first().map_or(0.0, Contender::offered);
+        let is_known = found * self.arrived.shape() >= KNOWN_FROM;
+        if is_known { NEAR * self.load.highest() } else { f64::INFINITY }
     }
 
     /// Forgets what was found, and looks early again.
@@ -209,7 +236,7 @@ impl Tuner {
             self.begin();
         }
         if self.arrived.add(&self.recent) {
-            self.charge();
+            self.find_charges();
         }
         if self.has_changed && change.is_some_and(|times| times < FELL) {
             self.follows_until = now + FOLLOWED;
@@ -219,6 +246,7 @@ impl Tuner {
         let before = self.current;
         if self.is_long_enough() {
             self.replay_all();
+            self.charge();
             let follows = now < self.follows_until;
             self.current = self.best(if follows { Prefer::Latency } else { self.prefer });
         }
@@ -273,5 +301,57 @@ impl Tuner {
         let is_safe = gain >= 0.0 || best.badness() <= HEADROOM;
         let is_cheaper = best.cost(prefer) < CHEAPER * current.cost(prefer);
         if saves || (is_safe && is_cheaper) { best.setting } else { self.current }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{self, Policy};
+    use crate::workload::WorkloadModel;
+    use symphony_transport::message::ModelId;
+
+    /// A tuner of GPUs that a model with long batches shares with others that are in a hurry: some
+    /// settings break down before others do.
+    fn tuner() -> Tuner {
+        let models = [(2.0, 104.0, 455.0), (0.25, 0.2, 0.9), (0.27, 0.5, 2.2), (0.07, 0.4, 1.1)];
+        let models = models.map(|(alpha, beta, slo)| {
+            let [alpha, beta, slo] = [alpha, beta, slo].map(Nanos::from_millis_f64);
+            WorkloadModel::new("m", Profile::linear(alpha, beta, 256).unwrap(), slo)
+        });
+        let workload = Workload::of_models(7, 1.0, models.into());
+        let deferral = policy::by_name("symphony").and_then(Policy::deferral).unwrap();
+        Tuner::new(&workload, DropRule::Exchange, deferral, RuleSetting::default(), Prefer::Efficiency)
+    }
+
+    /// Has the tuner look at so many requests, of all models in turn, at this rate. Returns what
+    /// settings are charged with then, all together, and what they would be for all loads.
+    fn charged_after(tuner: &mut Tuner, count: u64, rate_rps: f64) -> [f64; 2] {
+        let (start, models) = (tuner.last_look, tuner.workload.models.len() as u64);
+        let mut now = start;
+        for id in 0..count {
+            now = start + Nanos::from_secs_f64(id as f64 / rate_rps);
+            let model = (id % models) as usize;
+            let deadline = now + tuner.workload.models[model].slo;
+            let queue = ModelId(model as u32).only_queue();
+            tuner.note(&Request { id, arrival: now, deadline, queue, ..Request::default() });
+        }
+        tuner.look(now);
+        let charged = tuner.charged.iter().map(|one| one.1).sum();
+        [charged, tuner.charges.iter().flat_map(|load| &load.bad).sum()]
+    }
+
+    #[test]
+    fn a_load_that_is_known_is_no_charge_for_those_far_above_it() {
+        let mut tuner = tuner();
+        let [charged, for_all] = charged_after(&mut tuner, 200, 100.0);
+        assert!((charged - for_all).abs() < 1e-6 && charged > 0.0, "few requests don't say what the load is");
+        let [charged, for_all] = charged_after(&mut tuner, 2_000, 100.0);
+        assert!(charged == 0.0 && for_all > 0.0, "{charged} of {for_all}");
+        assert!(tuner.contenders.iter().all(|one| one.handicap == 0.0));
+        let [charged, _] = charged_after(&mut tuner, 4_000, 2_000.0);
+        assert!(charged > 0.0, "it is near a load that some settings lose");
+        let [charged, _] = charged_after(&mut tuner, 2_000, 100.0);
+        assert!(charged > 0.0, "what was the load a look ago may come back");
     }
 }

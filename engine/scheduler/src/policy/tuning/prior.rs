@@ -31,23 +31,32 @@ const CHARGE: f64 = 16.0;
 /// The number of requests by which a model's bad rate is drawn to that of all.
 const DRAWN_BY: f64 = 50.0;
 
-/// Returns the bad requests with which each of the settings is charged, where requests come like
-/// those that have arrived.
+/// What the settings are charged with for a load that some of them lose.
+#[derive(Clone, Debug)]
+pub(super) struct LoadCharges {
+    /// The load, in requests per second.
+    pub(super) rate: f64,
+    /// The bad requests with which each setting is charged.
+    pub(super) bad: Vec<f64>,
+}
+
+/// Returns the bad requests with which each of the settings is charged for each load, where
+/// requests come like those that have arrived.
 pub(super) fn charges(
     workload: &Workload,
     arrived: &Arrived,
     drop: DropRule,
     deferral: &'static dyn Deferral,
     settings: &[RuleSetting],
-) -> Vec<f64> {
+) -> Vec<LoadCharges> {
     let shares = arrived.shares();
     let rate = full_rate(workload, &shares);
     let rates: Vec<f64> = shares.iter().map(|share| share * rate).collect();
     let requests = made_up(workload, &rates, arrived.shape());
-    let Some(last) = requests.last() else { return vec![0.0; settings.len()] };
+    let Some(last) = requests.last() else { return Vec::new() };
     let counted = Nanos(last.arrival.0 / 8)..last.arrival;
     let mut bad = vec![0.0; settings.len()];
-    let mut lost = vec![0.0; settings.len()];
+    let mut charges = Vec::new();
     for load in core::iter::successors(Some(LOADS.0), |load| Some(load * SQRT_2)).take(LOADS.1) {
         for (bad, &setting) in bad.iter_mut().zip(settings) {
             // What is lost at a load is lost at all that are higher.
@@ -58,12 +67,13 @@ pub(super) fn charges(
             }
         }
         let least = bad.iter().copied().fold(LOST, f64::min);
-        lost.iter_mut().zip(&bad).for_each(|(lost, bad)| *lost += (bad - least) / LOST);
+        let charge = |bad: &f64| CHARGE * (bad - least) / LOST;
+        charges.push(LoadCharges { rate: load * rate, bad: bad.iter().map(charge).collect() });
         if least >= LOST {
             break;
         }
     }
-    lost.into_iter().map(|lost| CHARGE * lost).collect()
+    charges
 }
 
 /// Returns the rate, in requests per second, at which the GPUs would be busy with batches that take
@@ -117,7 +127,10 @@ mod tests {
         };
         let workload = Workload::of_models(gpus, 1.0, models.iter().map(model).collect());
         let deferral = policy::by_name("symphony").and_then(policy::Policy::deferral).unwrap();
-        charges(&workload, &Arrived::none_of(models.len()), DropRule::Exchange, deferral, &CANDIDATES)
+        let none = Arrived::none_of(models.len());
+        let loads = charges(&workload, &none, DropRule::Exchange, deferral, &CANDIDATES);
+        assert!(loads.is_sorted_by(|one, next| one.rate < next.rate));
+        (0..CANDIDATES.len()).map(|at| loads.iter().map(|load| load.bad[at]).sum()).collect()
     }
 
     #[test]
