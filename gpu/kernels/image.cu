@@ -36,15 +36,16 @@ __device__ static PixelIndex pixel_index(u64 i, u64 channels, u32 h, u32 w, u32 
     return {n, channels_last ? rest : other, pixel / w, pixel % w};
 }
 
-extern "C" __global__ void pool(PoolArguments a) {
-    u32 each = a.channels_last && a.channels % EACH_TIME == 0 ? EACH_TIME : 1;
+// Pools so many neighbouring channels at a time: 1, or 8 where they come last.
+template <u32 CHANNELS>
+__device__ static void pools(const PoolArguments& a) {
     u64 count = a.images * a.channels * a.out_h * a.out_w;
-    for (u64 i = first_of_thread() * each; i < count; i += all_threads() * each) {
+    for (u64 i = first_of_thread() * CHANNELS; i < count; i += all_threads() * CHANNELS) {
         PixelIndex out = pixel_index(i, a.channels, a.out_h, a.out_w, a.channels_last);
         i64 start_y = (i64)out.y * a.stride_h, start_x = (i64)out.x * a.stride_w;
         bool is_max = a.function == POOL_MAX;
         Eight found;
-        for (int at = 0; at < EACH_TIME; ++at) found.x[at] = is_max ? -INFINITE : 0.0f;
+        for (u32 at = 0; at < CHANNELS; ++at) found.x[at] = is_max ? -INFINITE : 0.0f;
         for (u32 tap_y = 0; tap_y < a.size_h; ++tap_y) {
             i64 y = start_y + (i64)tap_y * a.dilation_h - a.pad_top;
             if (y < 0 || y >= a.h) continue;
@@ -53,9 +54,9 @@ extern "C" __global__ void pool(PoolArguments a) {
                 if (x < 0 || x >= a.w) continue;
                 u64 from = pixel_place(out.n, out.c, y, x, a.channels, a.h, a.w, a.channels_last);
                 Eight value;
-                if (each > 1) value = eight_at(a.element, a.x, from);
+                if (CHANNELS > 1) value = eight_at(a.element, a.x, from);
                 else value.x[0] = float_at(a.element, a.x, from);
-                for (u32 at = 0; at < each; ++at) {
+                for (u32 at = 0; at < CHANNELS; ++at) {
                     found.x[at] = is_max ? fmaxf(found.x[at], value.x[at]) : found.x[at] + value.x[at];
                 }
             }
@@ -65,10 +66,15 @@ extern "C" __global__ void pool(PoolArguments a) {
         float divisor = is_max                     ? 1.0f
                         : a.function == POOL_MEAN ? (float)(down.inside * right.inside)
                                                   : (float)(down.with_pads * right.with_pads);
-        for (u32 at = 0; at < each; ++at) found.x[at] /= divisor;
-        if (each > 1) write_eight(a.element, a.y, i, found);
+        for (u32 at = 0; at < CHANNELS; ++at) found.x[at] /= divisor;
+        if (CHANNELS > 1) write_eight(a.element, a.y, i, found);
         else write_float(a.element, a.y, i, found.x[0]);
     }
+}
+
+extern "C" __global__ void pool(PoolArguments a) {
+    if (a.channels_last && a.channels % EACH_TIME == 0) pools<EACH_TIME>(a);
+    else pools<1>(a);
 }
 
 __device__ static float coordinate(u32 at, u32 length, u32 created, float scale, u32 coordinates) {
