@@ -2,7 +2,6 @@
 //! Bursts make the rate of a short time vary; so a rate counts as another only beyond what the
 //! variation within that time explains.
 
-use super::KEPT;
 use alloc::collections::VecDeque;
 use symphony_transport::message::Request;
 
@@ -14,6 +13,9 @@ const ERRORS: f64 = 4.0;
 
 /// The parts of the time in which requests are counted, for the error of their rate.
 const SLICES: usize = 16;
+
+/// The part of what was found before that a look keeps.
+pub(super) const KEPT: f64 = 0.8;
 
 /// The load until now.
 #[derive(Debug, Default)]

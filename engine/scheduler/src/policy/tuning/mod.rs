@@ -21,7 +21,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use arrived::Arrived;
 use contender::{Contender, candidates};
-use load::Load;
+use load::{KEPT, Load};
 use prior::LoadCharges;
 use replay::{ReplayedRule, replay};
 use symphony_transport::Nanos;
@@ -47,9 +47,6 @@ const PAUSES: [Nanos; 2] = [Nanos::from_millis(250), Nanos::from_secs(30)];
 
 /// The largest SLOs that the first look waits for: before, little has ended.
 const FIRST_LOOK_SLOS: u64 = 3;
-
-/// The part of what was found before that a look keeps.
-const KEPT: f64 = 0.8;
 
 /// The independent requests that what was found has to be worth for the present load to count as
 /// known.
