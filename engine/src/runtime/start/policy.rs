@@ -103,7 +103,7 @@ impl EngineBuilder {
             policy_model(&classes[0].label(), slo, &classes.iter().map(known).collect::<Vec<_>>())
         });
         let slots = |classes: &Vec<&ModelInfo>| PolicyModel {
-            slots: classes.iter().map(|class| (class.id, profile(class).latency(1))).collect(),
+            slots: classes.iter().map(|class| (class.id, profile(class).clone())).collect(),
         };
         let workload = Workload {
             network: self.config.network,

@@ -24,6 +24,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use symphony_scheduler::limits;
 use symphony_scheduler::policy::{Decisions, Scheduler};
+use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 use symphony_transport::message::{
     BatchHeader, Class, Completion, Ending, GpuId, ModelId, NO_DEADLINE, QueueId, Request,
@@ -51,8 +52,8 @@ pub(crate) struct PolicyQueue {
 /// A model as backends have it, where a policy sees one with these applications.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct PolicyModel {
-    /// The model slot of each application, and how long a batch of one takes there.
-    pub(crate) slots: Vec<(ModelId, Nanos)>,
+    /// The model slot of each application, and how long its batches take there.
+    pub(crate) slots: Vec<(ModelId, Profile)>,
 }
 
 /// A sub-cluster and the policy that schedules it.
@@ -177,14 +178,17 @@ impl<O: Outlets> Decisions for ClusterSink<'_, O> {
         let both = || requests.0.iter().chain(requests.1);
         // Of applications that run together, the one that takes the longest: all have one network.
         let slot = both().filter_map(|request| model.slots.get(usize::from(request.application)));
-        let Some(&(slot, _)) = slot.max_by_key(|(_, alone)| *alone) else { return };
+        let Some((slot, profile)) = slot.max_by_key(|(_, profile)| profile.latency(1)) else { return };
         let taken: Vec<Request> = both().filter_map(|request| self.outbox.held.take(request.id)).collect();
         debug_assert_eq!(taken.len(), batch.size as usize, "a policy runs a request that it has, once");
         let size = taken.len() as u32;
         self.tally.batches += 1;
         self.tally.batched_requests += u64::from(size);
         let gpu = GpuId(self.first_gpu + batch.gpu.0);
-        let sent = BatchHeader { batch: self.outbox.next_batch, model: slot, gpu, size, ..batch };
+        // What backends expect and emulate is the profile, and not what a policy guesses of a
+        // batch.
+        let duration = profile.latency(batch.size as usize);
+        let sent = BatchHeader { batch: self.outbox.next_batch, model: *slot, gpu, size, duration, ..batch };
         self.outbox.next_batch += 1;
         let at = batch.gpu.0 as usize;
         let PolicyGpu { given, unsent } = &mut self.gpus[at];

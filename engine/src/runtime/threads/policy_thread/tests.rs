@@ -7,7 +7,6 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use symphony_scheduler::policy::{self, Policy, PolicyOptions};
-use symphony_scheduler::profile::Profile;
 use symphony_scheduler::run_time::{Application, RunTimeHistogram, VaryingModel};
 use symphony_scheduler::workload::{Workload, WorkloadModel};
 
@@ -98,6 +97,8 @@ impl Outlets for Shared {
         assert!(requests.iter().all(|request| is_of(request.queue)), "{batch:?} {requests:?}");
         let of_slot = |request: &&Request| request.queue.0 % SLOTS == batch.model.0;
         assert!(requests.iter().any(|request| of_slot(&request)), "none is of the slot that runs");
+        let longest = requests.iter().map(|request| request.queue.0 % SLOTS).max().unwrap();
+        assert_eq!(batch.duration, profile_of(longest).latency(requests.len()), "of the slowest of its own");
         let mut world = self.0.borrow_mut();
         let WorldGpu { batches, .. } = &mut world.gpus[(batch.gpu.0 - FIRST_GPU) as usize];
         batches.push_back((batch, requests));
@@ -125,9 +126,14 @@ fn workload() -> Workload {
     Workload::of_models(GPUS, 0.0, vec![WorkloadModel { varying: Some(varying), ..model.clone() }, model])
 }
 
+/// Returns what batches of a slot take: the more, the later it is.
+fn profile_of(slot: u32) -> Profile {
+    Profile::linear(Nanos::from_micros(500 * (u64::from(slot) + 1)), Nanos::from_millis(2), 16).unwrap()
+}
+
 fn thread(policy: &dyn Policy, world: &Shared) -> PolicyThread<Shared, Shared, Shared> {
     let slots = |of: &[u32]| PolicyModel {
-        slots: of.iter().map(|&slot| (ModelId(slot), Nanos(u64::from(slot) + 1))).collect(),
+        slots: of.iter().map(|&slot| (ModelId(slot), profile_of(slot))).collect(),
     };
     let scheduler = policy.scheduler(&workload(), &PolicyOptions::default());
     let queue =
