@@ -44,6 +44,16 @@ __device__ static void load_rows(u16* tile, const u16* rows, const AttentionArgu
 // The lanes that share rows of a fragment.
 #define LANES_OF_ROW 4
 
+// The row, of the block's, in which a lane has the element `of` of each of its fragments.
+__device__ static u32 row_of_element(int of) {
+    return threadIdx.x / LANES * ROWS_OF_WARP + threadIdx.x % LANES / LANES_OF_ROW + of / 2 * 8;
+}
+
+// The column in which it has the element of the fragment `at`.
+__device__ static u32 column_of_element(int at, int of) {
+    return at * 8 + threadIdx.x % LANES_OF_ROW * 2 + of % 2;
+}
+
 // The scores of a warp's rows with the rows of k in a tile: in fragments of 16 by 8.
 template <bool BF16, int SIZE>
 __device__ static void scores_of_tile(
@@ -72,14 +82,13 @@ __device__ static float mask_at(const AttentionArguments& a, const u16* mask, u3
 template <bool BF16, int SIZE>
 __device__ static void add_mask_by_row(
     float (&scores)[AttentionTiles<SIZE>::KEYS / 8][4], const AttentionArguments& a, const u16* mask, u32 first, u32 first_key) {
-    u32 lane = threadIdx.x % LANES;
 #pragma unroll
     for (int of = 0; of < 4; ++of) {
-        u32 row = first + threadIdx.x / LANES * ROWS_OF_WARP + lane / LANES_OF_ROW + of / 2 * 8;
+        u32 row = first + row_of_element(of);
         if (row >= a.queries) continue;
 #pragma unroll
         for (int at = 0; at < AttentionTiles<SIZE>::KEYS / 8; ++at) {
-            u32 key = first_key + at * 8 + lane % LANES_OF_ROW * 2 + of % 2;
+            u32 key = first_key + column_of_element(at, of);
             if (key < a.keys) scores[at][of] += mask_at<BF16>(a, mask, row, key);
         }
     }
@@ -163,8 +172,7 @@ __device__ static void attention_of_rows(
         for (int at = 0; at < KEYS / 8; ++at) {
 #pragma unroll
             for (int of = 0; of < 4; ++of) {
-                u32 key = at * 8 + lane % LANES_OF_ROW * 2 + of % 2;
-                scores[at][of] = scores[at][of] * scale + tiles.added[step % 2][key];
+                scores[at][of] = scores[at][of] * scale + tiles.added[step % 2][column_of_element(at, of)];
             }
         }
         if (is_by_row) add_mask_by_row<BF16, SIZE>(scores, a, mask, first, (step - 1) * KEYS);
@@ -204,12 +212,12 @@ __device__ static void attention_of_rows(
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         float by = 1.0f / of_lanes<LANES_OF_ROW>(BY_SUM, total[half]);
-        u32 row = first + warp * ROWS_OF_WARP + lane / LANES_OF_ROW + half * 8;
+        u32 row = first + row_of_element(2 * half);
         if (row >= queries) continue;
         u16* y = (u16*)a.y + ((batch * queries + row) * a.heads + head) * a.size;
 #pragma unroll
         for (int across = 0; across < SIZE / 8; ++across) {
-            u32 column = across * 8 + lane % LANES_OF_ROW * 2;
+            u32 column = column_of_element(across, 0);
             if (column >= a.size) continue;
             *(u32*)(y + column) = rounded<BF16>(sums[across][2 * half] * by, sums[across][2 * half + 1] * by);
         }

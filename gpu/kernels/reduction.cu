@@ -30,15 +30,23 @@ __device__ static N of_warp(Combine by, N value) {
     return of_lanes<LANES>(by, value);
 }
 
+// Combines the numbers of all threads of each group of so many neighbouring warps of a block; each
+// gets its group's. What `values` had before is read by nobody any more.
+template <u32 WARPS, typename N>
+__device__ static N of_warps(N (&values)[THREADS / LANES], Combine by, N value) {
+    value = of_warp(by, value);
+    u32 warp = threadIdx.x / LANES;
+    if (threadIdx.x % LANES == 0) values[warp] = value;
+    __syncthreads();
+    return of_lanes<WARPS>(by, values[warp / WARPS * WARPS + threadIdx.x % WARPS]);
+}
+
 // Combines the numbers of all threads of a block; each gets the result.
 template <typename N>
 __device__ static N of_block(Combine by, N value) {
     __shared__ N values[THREADS / LANES];
-    value = of_warp(by, value);
     __syncthreads();
-    if (threadIdx.x % LANES == 0) values[threadIdx.x / LANES] = value;
-    __syncthreads();
-    return of_lanes<THREADS / LANES>(by, values[threadIdx.x % (THREADS / LANES)]);
+    return of_warps<THREADS / LANES>(values, by, value);
 }
 
 // Returns an element: floats in single precision, whole numbers in double precision.
@@ -242,18 +250,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax(SoftmaxArguments a
 // one piece.
 #define HALF_BLOCK (THREADS / 2)
 
-// Combines the numbers of all threads of half a block; each gets the result. Of two combinations one
-// after the other each has its own place, so that one wait is enough.
-__device__ static float of_half_block(float (&values)[THREADS / LANES], Combine by, float value) {
-    constexpr u32 WARPS = HALF_BLOCK / LANES;
-    value = of_warp(by, value);
-    u32 warp = threadIdx.x / LANES;
-    if (threadIdx.x % LANES == 0) values[warp] = value;
-    __syncthreads();
-    return of_lanes<WARPS>(by, values[warp / WARPS * WARPS + threadIdx.x % WARPS]);
-}
-
 __device__ static void layer_norm_of_pieces(const LayerNormArguments& a) {
+    constexpr u32 WARPS = HALF_BLOCK / LANES;
+    // The two sums of a row have a place each, so that one wait for each is enough.
     __shared__ float values[2][THREADS / LANES];
     u64 half = threadIdx.x / HALF_BLOCK, at = threadIdx.x % HALF_BLOCK * EACH_TIME;
     bool has_piece = at < a.size;
@@ -271,12 +270,12 @@ __device__ static void layer_norm_of_pieces(const LayerNormArguments& a) {
             x.x[i] += added.x[i];
             sum += x.x[i];
         }
-        float mean = of_half_block(values[0], BY_SUM, sum) / (float)a.size;
+        float mean = of_warps<WARPS>(values[0], BY_SUM, sum) / (float)a.size;
         for (int i = 0; i < EACH_TIME; ++i) {
             x.x[i] -= mean;
             squares += has_piece ? x.x[i] * x.x[i] : 0.0f;
         }
-        squares = of_half_block(values[1], BY_SUM, squares);
+        squares = of_warps<WARPS>(values[1], BY_SUM, squares);
         float factor = 1.0f / sqrtf(squares / (float)a.size + a.epsilon);
         for (int i = 0; i < EACH_TIME; ++i) x.x[i] = x.x[i] * factor * scale.x[i] + bias.x[i];
         if (is_there) write_eight(a.element, a.y, from, x);
