@@ -42,8 +42,6 @@ pub(super) struct Contender {
     pub(super) setting: RuleSetting,
     /// Bad requests that it is charged with.
     pub(super) handicap: f64,
-    /// Bad requests by which it has to be better, since what was found may be chance.
-    doubted: f64,
     /// What became of requests at each of [`STRESS`].
     found: [ReplayOutcome; STRESS.len()],
     /// The bad requests of each slice of the last looks, under all stresses.
@@ -61,7 +59,6 @@ impl Contender {
         other.into_iter().chain(charged.iter().copied()).map(|(setting, handicap)| Contender {
             setting,
             handicap,
-            doubted: 0.0,
             found: Default::default(),
             slices: VecDeque::new(),
         })
@@ -93,32 +90,13 @@ impl Contender {
         now + stressed.min(STRESSED) + BEYOND * stressed + self.handicap / self.offered().max(1.0)
     }
 
-    /// Returns how bad the setting is, with what may be chance.
-    pub(super) fn doubted_badness(&self) -> f64 {
-        self.badness() + self.doubted / self.offered().max(1.0)
-    }
-
-    /// Finds by how many bad requests a setting has to be better than the classic rules, which have
-    /// none: the standard error of those that were found, with requests whose gaps have a gamma
-    /// shape of `shape`, so that n of them say as much as n times `shape` independent ones. The
-    /// best of many settings is the luckiest too, and the classic rules are three.
-    pub(super) fn doubt(&mut self, shape: f64) {
-        if CLASSIC.contains(&self.setting) {
-            return;
-        }
-        let independent = (self.offered() * shape).max(1.0);
-        let bad = self.found[0].worst_bad_rate(DRAWN_BY) + 1.0 / independent;
-        self.doubted = self.offered() * (bad / independent).sqrt();
-    }
-
     /// Returns the number of bad requests that this setting saves of those under `other`, less the
     /// part of the standard error that the differences of the slices show. Bad requests come in
     /// bursts, so one burst says less than as many bad requests that are spread.
     pub(super) fn surely_saves(&self, other: &Contender) -> f64 {
         let differences = || other.slices.iter().zip(&self.slices).map(|(theirs, own)| theirs - own);
         let squares: f64 = differences().map(|difference| difference * difference).sum();
-        let charged = (other.handicap + other.doubted) - (self.handicap + self.doubted);
-        charged + differences().sum::<f64>() - ERRORS * squares.sqrt()
+        other.handicap - self.handicap + differences().sum::<f64>() - ERRORS * squares.sqrt()
     }
 
     /// Returns what serving took, without stress.
@@ -180,16 +158,8 @@ fn reserves(workload: &Workload) -> Option<Reserves> {
     (least < most).then_some(Reserves { least, brief, batch: batches.max()? })
 }
 
-/// The settings that are classic rules: `symphony-published`, and `work-conserving` with the drop
-/// rules `timeout` and `window`.
-const CLASSIC: [RuleSetting; 3] = [
-    of(f32::INFINITY, f32::INFINITY, 0.0),
-    RuleSetting { spread: true, ..of(0.0, 0.0, 0.0) },
-    RuleSetting { spread: true, ..of(f32::INFINITY, 0.0, 0.0) },
-];
-
 /// The settings that are compared with batches that become brief too.
-const BRIEF: [RuleSetting; 2] = [of(0.0, 3.0, 1.0), CLASSIC[1]];
+const BRIEF: [RuleSetting; 2] = [of(0.0, 3.0, 1.0), RuleSetting { spread: true, ..of(0.0, 0.0, 0.0) }];
 
 /// The settings that are compared with a reserve too.
 const RESERVING: [RuleSetting; 2] = [of(1.0, 1.0, 1.0), of(0.0, 3.0, 1.0)];
@@ -202,9 +172,9 @@ pub(super) const CANDIDATES: [RuleSetting; 9] = [
     of(1.0, 10.0, 0.3),
     of(f32::INFINITY, 10.0, 1.0),
     of(0.0, f32::INFINITY, 1.0),
-    CLASSIC[0],
-    CLASSIC[1],
-    CLASSIC[2],
+    of(f32::INFINITY, f32::INFINITY, 0.0),
+    RuleSetting { spread: true, ..of(0.0, 0.0, 0.0) },
+    RuleSetting { spread: true, ..of(f32::INFINITY, 0.0, 0.0) },
 ];
 
 const fn of(price: f32, patience: f32, lead: f32) -> RuleSetting {
@@ -237,27 +207,6 @@ mod tests {
         assert!(badness.is_sorted() && badness[0] < badness[1], "{badness:?}");
         // Overloaded in any case: what is lost now decides, not what more load would do.
         assert!(found([300.0, 8_000.0]).badness() < found([600.0, 700.0]).badness());
-    }
-
-    #[test]
-    fn a_setting_has_to_be_better_than_classic_rules_by_more_than_chance() {
-        let doubted = |setting, bad, shape| {
-            let mut contender = found([bad, bad]);
-            contender.setting = setting;
-            contender.doubt(shape);
-            assert!(
-                (contender.doubted_badness() - contender.badness() - contender.doubted / 1e4).abs() < 1e-9
-            );
-            contender.doubted
-        };
-        assert!(CLASSIC.iter().all(|&one| doubted(one, 100.0, 1.0) == 0.0));
-        // The standard error of 100 of 10,000 is 10, and in bursts more.
-        let default = RuleSetting::default();
-        assert!((10.0..10.1).contains(&doubted(default, 100.0, 1.0)));
-        assert!((22.3..23.0).contains(&doubted(default, 100.0, 0.2)));
-        assert!((doubted(default, 0.0, 1.0) - 1.0).abs() < 1e-9);
-        // Batches that become brief are no part of a classic rule.
-        assert!(doubted(RuleSetting { brief: true, reserve: Nanos(5), ..CLASSIC[1] }, 100.0, 1.0) > 10.0);
     }
 
     #[test]

@@ -244,8 +244,6 @@ impl Tuner {
         if self.is_long_enough() {
             self.replay_all();
             self.charge();
-            let shape = self.arrived.shape();
-            self.contenders.iter_mut().for_each(|one| one.doubt(shape));
             let follows = now < self.follows_until;
             self.current = self.best(if follows { Prefer::Latency } else { self.prefer });
         }
@@ -288,18 +286,16 @@ impl Tuner {
     }
 
     /// Returns the setting to go on with: of those under which as few are bad as under the best,
-    /// but for noise, the one that costs least; the current one, unless that gains something. What
-    /// may be chance is no reason to stay with what costs more.
+    /// but for noise, the one that costs least; the current one, unless that gains something.
     fn best(&self, prefer: Prefer) -> RuleSetting {
-        let badness = Contender::doubted_badness;
-        let least = self.contenders.iter().map(badness).fold(f64::INFINITY, f64::min);
-        let as_good = self.contenders.iter().filter(|one| badness(one) <= least + SAME);
+        let least = self.contenders.iter().map(Contender::badness).fold(f64::INFINITY, f64::min);
+        let as_good = self.contenders.iter().filter(|one| one.badness() <= least + SAME);
         let best = as_good.min_by(|a, b| a.cost(prefer).total_cmp(&b.cost(prefer)));
         let current = self.contenders.iter().find(|one| one.setting == self.current);
         let (Some(best), Some(current)) = (best, current) else { return self.current };
-        let gain = badness(current) - badness(best);
+        let gain = current.badness() - best.badness();
         let saves = gain > SAME / 2.0 && best.surely_saves(current) >= GAIN;
-        let is_safe = best.badness() <= current.badness().max(HEADROOM);
+        let is_safe = gain >= 0.0 || best.badness() <= HEADROOM;
         let is_cheaper = best.cost(prefer) < CHEAPER * current.cost(prefer);
         if saves || (is_safe && is_cheaper) { best.setting } else { self.current }
     }
