@@ -20,7 +20,8 @@ struct ClairvoyantOptions {
     /// The workload file
     #[arg(value_name = "WORKLOAD")]
     file: PathBuf,
-    /// Rules, each a policy, or a policy and a drop rule as in work-conserving:timeout
+    /// Rules, each a policy, or a policy and a drop rule as in work-conserving:timeout; `rollout`
+    /// knows how requests come, but not when, and takes minutes where batches are large
     #[arg(long, value_name = "RULE,...", value_delimiter = ',', default_values_t = default_rules())]
     rules: Vec<Rule>,
     /// Seeds, from the workload's own on

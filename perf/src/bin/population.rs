@@ -27,7 +27,8 @@ struct PopulationOptions {
     #[arg(long, default_value = "tune", value_name = "HALF", value_parser = half)]
     half: Half,
     /// Rules, each a policy, or a policy and a drop rule as in work-conserving:timeout;
-    /// `clairvoyant` is the limit for one GPU and one model, `bound` a bound for any number
+    /// `clairvoyant` is the limit for one GPU and one model, `rollout` what can be reached there
+    /// without knowing the future, `bound` a bound for any number
     #[arg(long, value_name = "RULE,...", value_delimiter = ',', default_values_t = default_rules())]
     rules: Vec<Rule>,
     /// Run the rules again that are in the file, after a change of their code

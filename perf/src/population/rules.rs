@@ -2,7 +2,7 @@
 //! default rule also tuned for latency, `symphony@latency`, or with a setting that stays,
 //! `symphony@1/1/1`.
 
-use super::{bound, clairvoyant};
+use super::{bound, clairvoyant, rollout};
 use std::fmt;
 use std::str::FromStr;
 use symphony_scheduler::drop_rule::DropRule;
@@ -28,6 +28,9 @@ pub const CLASSIC: [&str; 4] = [
 
 /// The name of the limit for one GPU and one model.
 pub const CLAIRVOYANT: &str = "clairvoyant";
+
+/// The name of the rollout policy for one GPU and one model.
+pub const ROLLOUT: &str = "rollout";
 
 /// The name of the bound for any number of GPUs and models.
 pub const BOUND: &str = "bound";
@@ -79,6 +82,8 @@ pub enum Rule {
     },
     /// The best that can be done by who knows all arrivals.
     Clairvoyant,
+    /// What can be done by who knows how requests come, but not when.
+    Rollout,
     /// What the GPUs' time allows at most.
     Bound,
 }
@@ -92,6 +97,7 @@ impl fmt::Display for Rule {
                 setting.map_or(Ok(()), |setting| setting.fmt(f))
             }
             Rule::Clairvoyant => write!(f, "{CLAIRVOYANT}"),
+            Rule::Rollout => write!(f, "{ROLLOUT}"),
             Rule::Bound => write!(f, "{BOUND}"),
         }
     }
@@ -103,6 +109,7 @@ impl FromStr for Rule {
     fn from_str(name: &str) -> Result<Rule, String> {
         match name {
             CLAIRVOYANT => return Ok(Rule::Clairvoyant),
+            ROLLOUT => return Ok(Rule::Rollout),
             BOUND => return Ok(Rule::Bound),
             _ => {}
         }
@@ -132,6 +139,7 @@ impl Rule {
         match self {
             Rule::Policy { .. } => true,
             Rule::Clairvoyant => clairvoyant::applies_to(workload),
+            Rule::Rollout => rollout::applies_to(workload),
             Rule::Bound => bound::applies_to(workload),
         }
     }
@@ -143,6 +151,7 @@ impl Rule {
         let report = match self {
             Rule::Policy { policy, drop, setting } => run(*policy, *drop, *setting, workload)?,
             Rule::Clairvoyant => return clairvoyant::passes(workload),
+            Rule::Rollout => return rollout::passes(workload),
             Rule::Bound => return bound::passes(workload),
         };
         Ok((report.worst_bad_rate <= ALLOWED_BAD_RATE).then_some(report.offered_rps))
@@ -183,6 +192,7 @@ mod tests {
         for name in CLASSIC.into_iter().chain([
             DEFAULT,
             CLAIRVOYANT,
+            ROLLOUT,
             BOUND,
             "nexus",
             "symphony:window",
