@@ -57,31 +57,31 @@ pub fn passes(workload: &Workload) -> Result<Option<f64>, ArrivalError> {
     let arrivals: Vec<Nanos> = stream(0)?.take_while(|&at| at < end).collect();
     let from = arrivals.partition_point(|&at| at < workload.warmup);
     let counted = arrivals.len() - from;
-    let futures = Futures::new(stream(1)?, stream_seed(workload.seed, 2));
-    let lost = serve(&arrivals, workload.warmup, Terms::of(model), futures);
+    let futures = MadeUpArrivals::new(stream(1)?, stream_seed(workload.seed, 2));
+    let lost = serve(&arrivals, workload.warmup, RolloutTerms::of(model), futures);
     let offered = counted as f64 / workload.duration.as_secs_f64();
     Ok((lost as f64 <= ALLOWED_BAD_RATE * counted as f64).then_some(offered))
 }
 
 /// Made-up arrivals.
-struct Futures {
+struct MadeUpArrivals {
     /// Gaps between requests, by length.
     gaps: Vec<Nanos>,
     rng: Pcg64Mcg,
 }
 
-impl Futures {
-    fn new(stream: Arrivals, seed: u64) -> Futures {
+impl MadeUpArrivals {
+    fn new(stream: Arrivals, seed: u64) -> MadeUpArrivals {
         let mut before = Nanos::ZERO;
         let gap = |at: Nanos| at - core::mem::replace(&mut before, at);
         let mut gaps: Vec<Nanos> = stream.take(GAPS).map(gap).collect();
         gaps.sort_unstable();
-        Futures { gaps, rng: Pcg64Mcg::seed_from_u64(seed) }
+        MadeUpArrivals { gaps, rng: Pcg64Mcg::seed_from_u64(seed) }
     }
 
     /// Returns arrivals from `now` until `end`, the last one before having come at `last`.
     fn draw(&mut self, last: Nanos, now: Nanos, end: Nanos) -> Vec<Nanos> {
-        let Futures { gaps, rng } = self;
+        let MadeUpArrivals { gaps, rng } = self;
         let longer = gaps.partition_point(|&gap| last + gap <= now).min(gaps.len() - 1);
         let mut at = now.max(last + gaps[rng.random_range(longer..gaps.len())]);
         let mut arrivals = Vec::new();
@@ -95,7 +95,7 @@ impl Futures {
 
 /// What decides about a model's batches.
 #[derive(Clone, Copy)]
-struct Terms<'a> {
+struct RolloutTerms<'a> {
     profile: &'a Profile,
     slo: Nanos,
     /// The largest batch of which two, one after the other, are within the SLO.
@@ -104,15 +104,15 @@ struct Terms<'a> {
 
 /// What is done when the GPU is free: requests from the head are dropped, then some are run.
 #[derive(Clone, Copy)]
-struct Decision {
+struct RolloutStep {
     dropped: usize,
     size: usize,
 }
 
-impl Terms<'_> {
-    fn of(model: &WorkloadModel) -> Terms<'_> {
-        let terms = Terms { profile: &model.profile, slo: model.slo, target: 0 };
-        Terms { target: terms.largest_within(Nanos(model.slo.0 / 2)), ..terms }
+impl RolloutTerms<'_> {
+    fn of(model: &WorkloadModel) -> RolloutTerms<'_> {
+        let terms = RolloutTerms { profile: &model.profile, slo: model.slo, target: 0 };
+        RolloutTerms { target: terms.largest_within(Nanos(model.slo.0 / 2)), ..terms }
     }
 
     /// Returns the size of the largest batch that takes at most `time`.
@@ -132,13 +132,13 @@ impl Terms<'_> {
 
     /// The rule by which streams are played on: the drop rule `window`, at once. Requests that no
     /// batch of the target size can start with are dropped, if that makes the batch larger.
-    fn simple(&self, now: Nanos, waiting: &VecDeque<Nanos>) -> Decision {
-        let mut best = Decision { dropped: waiting.len(), size: 0 };
+    fn simple(&self, now: Nanos, waiting: &VecDeque<Nanos>) -> RolloutStep {
+        let mut best = RolloutStep { dropped: waiting.len(), size: 0 };
         for (dropped, &arrival) in waiting.iter().enumerate() {
             let rest = waiting.len() - dropped;
             let size = self.largest_from(now, arrival).min(rest);
             if size > best.size {
-                best = Decision { dropped, size };
+                best = RolloutStep { dropped, size };
             }
             if size >= self.target.min(rest).max(1) {
                 break;
@@ -149,7 +149,7 @@ impl Terms<'_> {
 }
 
 /// Removes what is dropped or run, and returns the number of those that are dropped after `from`.
-fn take(waiting: &mut VecDeque<Nanos>, decision: Decision, from: Nanos) -> usize {
+fn take(waiting: &mut VecDeque<Nanos>, decision: RolloutStep, from: Nanos) -> usize {
     let dropped = waiting.drain(..decision.dropped).filter(|&arrival| arrival >= from).count();
     waiting.drain(..decision.size);
     dropped
@@ -158,7 +158,7 @@ fn take(waiting: &mut VecDeque<Nanos>, decision: Decision, from: Nanos) -> usize
 /// Plays `future` on by the simple rule, and returns the number of requests that are dropped until
 /// `end`.
 fn play_on(
-    terms: &Terms<'_>,
+    terms: &RolloutTerms<'_>,
     mut now: Nanos,
     mut waiting: VecDeque<Nanos>,
     future: &[Nanos],
@@ -184,7 +184,7 @@ fn play_on(
 }
 
 /// Serves the arrivals, and returns the number of those from `from` on that are lost.
-fn serve(arrivals: &[Nanos], from: Nanos, terms: Terms<'_>, mut futures: Futures) -> usize {
+fn serve(arrivals: &[Nanos], from: Nanos, terms: RolloutTerms<'_>, mut futures: MadeUpArrivals) -> usize {
     let (mut now, mut next, mut lost) = (Nanos::ZERO, 0, 0);
     let mut waiting = VecDeque::new();
     loop {
@@ -199,24 +199,24 @@ fn serve(arrivals: &[Nanos], from: Nanos, terms: Terms<'_>, mut futures: Futures
         }
         // What is late already is lost whatever is done.
         let late = waiting.iter().take_while(|&&at| terms.largest_from(now, at) == 0).count();
-        lost += take(&mut waiting, Decision { dropped: late, size: 0 }, from);
+        lost += take(&mut waiting, RolloutStep { dropped: late, size: 0 }, from);
         if waiting.is_empty() {
             continue;
         }
         let end = now + Nanos(terms.slo.0 * HORIZON);
         let last = arrivals[next - 1];
         let streams: Vec<_> = (0..FUTURES).map(|_| futures.draw(last, now, end)).collect();
-        let after = |decision: Decision, then: Nanos| {
+        let after = |decision: RolloutStep, then: Nanos| {
             let mut left = waiting.clone();
             take(&mut left, decision, Nanos::ZERO);
             let lost = streams.iter().map(|future| play_on(&terms, then, left.clone(), future, end));
             decision.dropped * FUTURES + lost.sum::<usize>()
         };
-        let mut best = (usize::MAX, Decision { dropped: 0, size: 0 }, now);
+        let mut best = (usize::MAX, RolloutStep { dropped: 0, size: 0 }, now);
         for dropped in 0..waiting.len().min(MOST_DROPPED) {
             let most = terms.largest_from(now, waiting[dropped]).min(waiting.len() - dropped);
             for size in (1..=most).rev().take(SIZES) {
-                let decision = Decision { dropped, size };
+                let decision = RolloutStep { dropped, size };
                 let then = now + terms.profile.latency(size);
                 let cost = after(decision, then);
                 best = if cost < best.0 { (cost, decision, then) } else { best };
@@ -224,7 +224,7 @@ fn serve(arrivals: &[Nanos], from: Nanos, terms: Terms<'_>, mut futures: Futures
         }
         for part in WAITS {
             let then = now + Nanos(terms.slo.0 / 100 * part);
-            let decision = Decision { dropped: 0, size: 0 };
+            let decision = RolloutStep { dropped: 0, size: 0 };
             let cost = after(decision, then);
             best = if cost < best.0 { (cost, decision, then) } else { best };
         }
@@ -265,7 +265,7 @@ mod tests {
     fn a_future_follows_from_the_time_since_the_last_arrival() {
         let workload = workload(Arrival::Uniform);
         let stream = Arrivals::new(&workload.models[0].arrival, 1_000.0, 1).unwrap();
-        let mut futures = Futures::new(stream, 1);
+        let mut futures = MadeUpArrivals::new(stream, 1);
         let ms = Nanos::from_micros;
         let future = futures.draw(ms(10_000), ms(10_400), ms(14_500));
         assert_eq!(future.len(), 4);
