@@ -1,13 +1,14 @@
 //! What a scheduler can serve that knows how requests come, but not when: a rollout policy for one
-//! GPU and one model (D. P. Bertsekas, "Rollout algorithms", the same idea as hindsight planning).
-//! Between it and `clairvoyant` lies what only knowledge of the future is worth.
+//! GPU and one model (Bertsekas, Tsitsiklis and Wu, "Rollout Algorithms for Combinatorial
+//! Optimization", 1997). Between it and `clairvoyant` lies what only knowledge of the future is
+//! worth.
 //!
-//! Whenever the GPU is free and requests wait, it makes up [`FUTURES`] streams of arrivals by the
-//! workload's own distribution, given the time since the last arrival. For each thing that it could
-//! do, drop some of the oldest requests and run some of the rest, or wait a little, it plays each
-//! stream on by a simple rule ([`play_on`]), and does what loses the fewest requests on average.
-//! All are compared on the same streams. It takes up to some milliseconds for a decision, so it is
-//! a yardstick and no scheduler.
+//! Whenever the GPU is free and requests wait, it makes up 40 streams of arrivals by the workload's
+//! own distribution, given the time since the last arrival. For each thing that it could do, drop
+//! some of the oldest requests and run some of the rest, or wait a little, it plays each stream on
+//! by a simple rule, and does what loses the fewest requests on average. All are compared on the
+//! same streams. It takes up to some milliseconds for a decision, so it is a yardstick and no
+//! scheduler.
 
 use super::clairvoyant;
 use rand::{RngExt, SeedableRng};
@@ -25,9 +26,10 @@ const FUTURES: usize = 40;
 /// The SLOs for which they are played on.
 const HORIZON: u64 = 6;
 
-/// The oldest requests that a decision drops at most, and the batch sizes that it tries, from the
-/// largest one.
-const MOST_DROPPED: usize = 8;
+/// The numbers of oldest requests that a decision tries to drop, from none on.
+const DROPS: usize = 8;
+
+/// The batch sizes that it tries, from the largest one.
 const SIZES: usize = 6;
 
 /// The parts of the SLO, in hundredths, that a decision tries to wait.
@@ -213,7 +215,7 @@ fn serve(arrivals: &[Nanos], from: Nanos, terms: RolloutTerms<'_>, mut futures: 
             decision.dropped * FUTURES + lost.sum::<usize>()
         };
         let mut best = (usize::MAX, RolloutStep { dropped: 0, size: 0 }, now);
-        for dropped in 0..waiting.len().min(MOST_DROPPED) {
+        for dropped in 0..waiting.len().min(DROPS) {
             let most = terms.largest_from(now, waiting[dropped]).min(waiting.len() - dropped);
             for size in (1..=most).rev().take(SIZES) {
                 let decision = RolloutStep { dropped, size };
