@@ -14,6 +14,8 @@ use super::clairvoyant;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use std::collections::VecDeque;
+use symphony_scheduler::drop_rule::DropRule;
+use symphony_scheduler::model::selection::{BatchFinish, Selection, select};
 use symphony_scheduler::profile::Profile;
 use symphony_scheduler::sim::arrivals::{ArrivalError, Arrivals, stream_seed};
 use symphony_scheduler::sim::goodput::ALLOWED_BAD_RATE;
@@ -104,137 +106,111 @@ struct RolloutTerms<'a> {
     target: usize,
 }
 
-/// What is done when the GPU is free: requests from the head are dropped, then some are run.
+/// When batches finish that start at this time.
 #[derive(Clone, Copy)]
-struct RolloutStep {
-    dropped: usize,
-    size: usize,
+struct StartingAt<'a>(Nanos, &'a Profile);
+
+impl BatchFinish for StartingAt<'_> {
+    fn of(&self, _: usize, size: usize) -> Nanos {
+        self.0 + self.1.latency(size)
+    }
+
+    fn least(&self, size: usize) -> Nanos {
+        self.of(0, size)
+    }
 }
 
 impl RolloutTerms<'_> {
     fn of(model: &WorkloadModel) -> RolloutTerms<'_> {
-        let terms = RolloutTerms { profile: &model.profile, slo: model.slo, target: 0 };
-        RolloutTerms { target: terms.largest_within(Nanos(model.slo.0 / 2)), ..terms }
+        let WorkloadModel { profile, slo, .. } = model;
+        let half = |_| Nanos(slo.0 / 2);
+        let finish = StartingAt(Nanos::ZERO, profile);
+        let target = select(DropRule::Timeout, finish, 1, 0.0, profile.max_batch(), half).size;
+        RolloutTerms { profile, slo: *slo, target }
     }
 
-    /// Returns the size of the largest batch that takes at most `time`.
-    fn largest_within(&self, time: Nanos) -> usize {
-        let (mut fits, mut beyond) = (0, self.profile.max_batch() + 1);
-        while beyond - fits > 1 {
-            let size = usize::midpoint(fits, beyond);
-            *if self.profile.latency(size) <= time { &mut fits } else { &mut beyond } = size;
-        }
-        fits
-    }
-
-    /// Returns the size of the largest batch that is in time if it starts now with this request.
-    fn largest_from(&self, now: Nanos, arrival: Nanos) -> usize {
-        self.largest_within(Nanos((arrival + self.slo).0.saturating_sub(now.0)))
-    }
-
-    /// The rule by which streams are played on: the drop rule `window`, at once. Requests that no
-    /// batch of the target size can start with are dropped, if that makes the batch larger.
-    fn simple(&self, now: Nanos, waiting: &VecDeque<Nanos>) -> RolloutStep {
-        let mut best = RolloutStep { dropped: waiting.len(), size: 0 };
-        for (dropped, &arrival) in waiting.iter().enumerate() {
-            let rest = waiting.len() - dropped;
-            let size = self.largest_from(now, arrival).min(rest);
-            if size > best.size {
-                best = RolloutStep { dropped, size };
-            }
-            if size >= self.target.min(rest).max(1) {
-                break;
-            }
-        }
-        best
+    /// Selects from the requests behind the first `from` for a batch that starts now.
+    fn select(&self, rule: DropRule, now: Nanos, waiting: &VecDeque<Nanos>, from: usize) -> Selection {
+        let deadline = |at: usize| waiting[from + at] + self.slo;
+        select(rule, StartingAt(now, self.profile), self.target, 1.0, waiting.len() - from, deadline)
     }
 }
 
-/// Removes what is dropped or run, and returns the number of those that are dropped after `from`.
-fn take(waiting: &mut VecDeque<Nanos>, decision: RolloutStep, from: Nanos) -> usize {
-    let dropped = waiting.drain(..decision.dropped).filter(|&arrival| arrival >= from).count();
-    waiting.drain(..decision.size);
-    dropped
+/// The requests of a model, by their arrival.
+#[derive(Clone)]
+struct RolloutQueue<'a> {
+    waiting: VecDeque<Nanos>,
+    coming: &'a [Nanos],
 }
 
-/// Plays `future` on by the simple rule, and returns the number of requests that are dropped until
-/// `end`.
-fn play_on(
-    terms: &RolloutTerms<'_>,
-    mut now: Nanos,
-    mut waiting: VecDeque<Nanos>,
-    future: &[Nanos],
-    end: Nanos,
-) -> usize {
-    let (mut next, mut lost) = (0, 0);
-    while now < end {
-        let come = future[next..].iter().take_while(|&&at| at <= now).count();
-        waiting.extend(&future[next..next + come]);
-        next += come;
-        if waiting.is_empty() {
-            let Some(&arrival) = future.get(next) else { break };
-            now = arrival;
-            continue;
-        }
-        let decision = terms.simple(now, &waiting);
-        lost += take(&mut waiting, decision, Nanos::ZERO);
-        if decision.size > 0 {
-            now += terms.profile.latency(decision.size);
-        }
+impl RolloutQueue<'_> {
+    /// Lets come what does by `now`, or by the time at which the first one does. Returns that time;
+    /// `None` if no request is left.
+    fn until_one_waits(&mut self, now: Nanos) -> Option<Nanos> {
+        let now = now.max(*self.waiting.front().or(self.coming.first())?);
+        let (come, coming) = self.coming.split_at(self.coming.partition_point(|&at| at <= now));
+        self.waiting.extend(come);
+        self.coming = coming;
+        Some(now)
     }
-    lost
+
+    /// Removes what is dropped or run, and returns the number of those that are dropped and came
+    /// from `from` on.
+    fn take(&mut self, Selection { dropped, size }: Selection, from: Nanos) -> usize {
+        let dropped = self.waiting.drain(..dropped).filter(|&arrival| arrival >= from).count();
+        self.waiting.drain(..size);
+        dropped
+    }
+
+    /// Plays the queue on by a simple rule, the drop rule `window` whenever the GPU is free, and
+    /// returns the number of requests that are dropped until `end`.
+    fn play_on(mut self, terms: &RolloutTerms<'_>, mut now: Nanos, end: Nanos) -> usize {
+        let mut lost = 0;
+        while let Some(at) = self.until_one_waits(now).filter(|&at| at < end) {
+            let batch = terms.select(DropRule::Window, at, &self.waiting, 0);
+            lost += self.take(batch, Nanos::ZERO);
+            now = if batch.size > 0 { at + terms.profile.latency(batch.size) } else { at };
+        }
+        lost
+    }
 }
 
 /// Serves the arrivals, and returns the number of those from `from` on that are lost.
 fn serve(arrivals: &[Nanos], from: Nanos, terms: RolloutTerms<'_>, mut futures: MadeUpArrivals) -> usize {
-    let (mut now, mut next, mut lost) = (Nanos::ZERO, 0, 0);
-    let mut waiting = VecDeque::new();
-    loop {
-        let come = arrivals[next..].iter().take_while(|&&at| at <= now).count();
-        waiting.extend(&arrivals[next..next + come]);
-        next += come;
-        let coming = arrivals.get(next).copied();
-        if waiting.is_empty() {
-            let Some(arrival) = coming else { return lost };
-            now = arrival;
-            continue;
-        }
+    let mut queue = RolloutQueue { waiting: VecDeque::new(), coming: arrivals };
+    let (mut free, mut lost) = (Nanos::ZERO, 0);
+    while let Some(now) = queue.until_one_waits(free) {
         // What is late already is lost whatever is done.
-        let late = waiting.iter().take_while(|&&at| terms.largest_from(now, at) == 0).count();
-        lost += take(&mut waiting, RolloutStep { dropped: late, size: 0 }, from);
-        if waiting.is_empty() {
-            continue;
-        }
+        let late = terms.select(DropRule::Timeout, now, &queue.waiting, 0).dropped;
+        lost += queue.take(Selection { dropped: late, size: 0 }, from);
+        let Some(&last) = queue.waiting.back() else { continue };
         let end = now + Nanos(terms.slo.0 * HORIZON);
-        let last = arrivals[next - 1];
         let streams: Vec<_> = (0..FUTURES).map(|_| futures.draw(last, now, end)).collect();
-        let after = |decision: RolloutStep, then: Nanos| {
-            let mut left = waiting.clone();
-            take(&mut left, decision, Nanos::ZERO);
-            let lost = streams.iter().map(|future| play_on(&terms, then, left.clone(), future, end));
-            decision.dropped * FUTURES + lost.sum::<usize>()
+        let mut best = (usize::MAX, Selection { dropped: 0, size: 0 }, now);
+        let mut consider = |batch: Selection, then: Nanos| {
+            let mut left = RolloutQueue { waiting: queue.waiting.clone(), coming: &[] };
+            left.take(batch, Nanos::ZERO);
+            let played = |coming| RolloutQueue { coming, ..left.clone() }.play_on(&terms, then, end);
+            let played: usize = streams.iter().map(|stream| played(stream)).sum();
+            let cost = batch.dropped * FUTURES + played;
+            best = if cost < best.0 { (cost, batch, then) } else { best };
         };
-        let mut best = (usize::MAX, RolloutStep { dropped: 0, size: 0 }, now);
-        for dropped in 0..waiting.len().min(DROPS) {
-            let most = terms.largest_from(now, waiting[dropped]).min(waiting.len() - dropped);
+        for dropped in 0..queue.waiting.len().min(DROPS) {
+            let most = terms.select(DropRule::Timeout, now, &queue.waiting, dropped).size;
             for size in (1..=most).rev().take(SIZES) {
-                let decision = RolloutStep { dropped, size };
-                let then = now + terms.profile.latency(size);
-                let cost = after(decision, then);
-                best = if cost < best.0 { (cost, decision, then) } else { best };
+                consider(Selection { dropped, size }, now + terms.profile.latency(size));
             }
         }
         for part in WAITS {
-            let then = now + Nanos(terms.slo.0 / 100 * part);
-            let decision = RolloutStep { dropped: 0, size: 0 };
-            let cost = after(decision, then);
-            best = if cost < best.0 { (cost, decision, then) } else { best };
+            consider(Selection { dropped: 0, size: 0 }, now + Nanos(terms.slo.0 / 100 * part));
         }
-        let (_, decision, then) = best;
-        lost += take(&mut waiting, decision, from);
+        let (_, batch, then) = best;
+        lost += queue.take(batch, from);
         // Whoever waits decides anew when a request comes.
-        now = if decision.size > 0 { then } else { coming.map_or(then, |arrival| then.min(arrival)) };
+        let next = queue.coming.first().filter(|_| batch.size == 0);
+        free = next.map_or(then, |&arrival| then.min(arrival));
     }
+    lost
 }
 
 #[cfg(test)]
