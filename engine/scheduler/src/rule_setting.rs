@@ -42,6 +42,16 @@ impl Default for RuleSetting {
     }
 }
 
+impl RuleSetting {
+    /// Returns true for the classic rules and what differs from them by the lead alone: all or
+    /// nothing is dropped for larger batches, and a batch starts at once or waits for its frontrun.
+    pub fn is_classic(&self) -> bool {
+        let starts_at_once = self.spread && self.patience == 0.0;
+        let drops_all_or_nothing = self.price == 0.0 || self.price.is_infinite();
+        drops_all_or_nothing && (starts_at_once || self.patience.is_infinite()) && self.reserve == Nanos::MAX
+    }
+}
+
 /// What stands before the reserve in a setting's text, with `brief` behind it.
 const RESERVES: [(&str, bool); 2] = [("/reserve=", false), ("/brief=", true)];
 
@@ -118,6 +128,14 @@ impl Prefer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_corners_of_the_rule_are_classic() {
+        let is_classic = |text: &str| text.parse::<RuleSetting>().unwrap().is_classic();
+        assert!(["inf/inf/0", "0/inf/1", "0/0/0/spread", "inf/0/0/spread"].into_iter().all(is_classic));
+        let others = ["1/1/1", "0/3/1", "0/0/0", "inf/10/1", "0/inf/0/reserve=5", "0/0/0/spread/brief=5"];
+        assert!(!others.into_iter().any(is_classic));
+    }
 
     #[test]
     fn a_setting_is_read_as_it_is_printed() {

@@ -9,7 +9,7 @@ use symphony_scheduler::workload::{Arrival, Network, Workload, WorkloadModel};
 use symphony_transport::Nanos;
 
 /// The version of the generator. Results of another version are of other workloads.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The seed of all of them.
 const SEED: u64 = 1;
@@ -17,15 +17,16 @@ const SEED: u64 = 1;
 /// The number of workloads in each half.
 pub const HALF: usize = 400;
 
-/// The requests that each model gets, unless that takes over [`LONGEST`].
+/// The requests that each model gets at any rate, unless that takes over [`LONGEST`]: of fewer, one
+/// or two bad ones are what decides.
 const REQUESTS: f64 = 2_000.0;
 
 /// The share of the ideal rate at which a model's requests are counted on: most goodputs are above
 /// it.
 const EXPECTED: f64 = 0.5;
 
-/// The longest time in which requests count.
-const LONGEST: f64 = 60.0;
+/// The longest time in which requests count: an hour.
+const LONGEST: f64 = 3_600.0;
 
 /// The shortest such time, seconds, and in multiples of the largest SLO: several times what a rule
 /// remembers of the load, and what a queue does.
@@ -132,13 +133,23 @@ pub(super) fn workload_profile(model: &WorkloadModel) -> (Nanos, Nanos) {
 
 /// Returns the workload with its times and a rate in the middle.
 fn timed(workload: Workload) -> Workload {
+    let warmup = Nanos::from_secs_f64(at_least(&workload, WARMUP));
     let rate_rps = EXPECTED * ideal_rate(&workload);
+    at_rate(&Workload { warmup, ..workload }, rate_rps)
+}
+
+/// Returns the workload at another rate, for as long as each model needs for [`REQUESTS`] requests
+/// at that rate, or at [`EXPECTED`] of the ideal one where that takes longer.
+pub(super) fn at_rate(workload: &Workload, rate_rps: f64) -> Workload {
     let least = workload.models.iter().map(|model| model.share).fold(1.0, f64::min);
-    let largest_slo = workload.models.iter().map(|model| model.slo.as_secs_f64()).fold(0.0, f64::max);
-    let at_least = |(seconds, slos): (f64, f64)| (slos * largest_slo).max(seconds);
-    let duration = (REQUESTS / (least * rate_rps)).max(at_least(SHORTEST)).min(LONGEST);
-    let warmup = Nanos::from_secs_f64(at_least(WARMUP));
-    Workload { rate_rps, warmup, duration: Nanos::from_secs_f64(duration), ..workload }
+    let slow = rate_rps.min(EXPECTED * ideal_rate(workload));
+    let duration = (REQUESTS / (least * slow)).max(at_least(workload, SHORTEST)).min(LONGEST);
+    Workload { rate_rps, duration: Nanos::from_secs_f64(duration), ..workload.clone() }
+}
+
+/// Returns the longer of two times, of which one is in multiples of the largest SLO.
+fn at_least(workload: &Workload, (seconds, slos): (f64, f64)) -> f64 {
+    workload.models.iter().map(|model| slos * model.slo.as_secs_f64()).fold(seconds, f64::max)
 }
 
 /// The random choices of one workload.

@@ -2,7 +2,7 @@
 //! parts of the default's goodput, beside the published rule's at the same rate, and the rate of
 //! good requests at 1.5 times it. The command `population --loads` calls it.
 
-use super::generator::{HALF, Half};
+use super::generator::{HALF, Half, at_rate};
 use super::results::PopulationResults;
 use super::rules::{DEFAULT, Rule};
 use super::summary::{LEAST_RPS, geometric_mean};
@@ -128,7 +128,7 @@ fn of_workload(workload: &Workload, goodput_rps: f64) -> Result<WorkloadLoads, A
     let at = |rule: &str, part: f64| {
         let rule: Rule = rule.parse().expect("each is a rule: a test looks");
         let seed = stream_seed(workload.seed, 0);
-        let report = rule.report(&Workload { rate_rps: part * goodput_rps, seed, ..workload.clone() });
+        let report = rule.report(&Workload { seed, ..at_rate(workload, part * goodput_rps) });
         report.expect("each is a policy").map(|report| AtLoad {
             busy_gpus: report.gpu_utilization * workload.gpus as f64,
             worst_bad_rate: report.worst_bad_rate,

@@ -7,7 +7,7 @@
 
 use super::generator::workload_profile;
 use super::rules::{ChosenSetting, Rule};
-use super::search::{FIRST, highest, rate, refined_goodput};
+use super::search::{FIRST, LAST, rate, refined_goodput};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,12 +17,16 @@ use symphony::runtime::frontend::{Ask, Frontend, Outcome};
 use symphony::runtime::{Engine, no_progress};
 use symphony_scheduler::sim::arrivals::{Arrivals, stream_seed};
 use symphony_scheduler::sim::goodput::ALLOWED_BAD_RATE;
+use symphony_scheduler::sim::grid::highest;
 use symphony_scheduler::workload::{Network, Workload};
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
 /// The first stride of the search on threads: their goodput is near the simulator's.
 const STRIDE: usize = 2;
+
+/// The longest time in which requests count: it is real time, and there are several runs.
+const LONGEST: Nanos = Nanos::from_secs(60);
 
 /// A workload's goodput in the simulator and on threads.
 #[derive(Clone, Debug, Serialize)]
@@ -67,13 +71,14 @@ pub fn compare(
     if workload.network != Network::default() {
         return Err(format!("{}: its network can't be had on one machine", workload.name));
     }
+    let workload = &Workload { duration: workload.duration.min(LONGEST), ..workload.clone() };
     // Says what is wrong with the rule before the simulator runs for minutes.
     config_of(workload, rule)?;
     let simulated_rps = refined_goodput(rule, workload).map_err(|error| error.to_string())?;
     let start =
         (0..).find(|&point| rate(workload, f64::from(point)) <= simulated_rps).unwrap_or(FIRST as u32);
     let (mut runs, mut on_threads_rps) = (Vec::new(), 0.0);
-    highest(start as usize, STRIDE, |point| {
+    highest(start as usize, STRIDE, LAST, |point| {
         let run = run(&Workload { rate_rps: rate(workload, point as f64), ..workload.clone() }, rule)?;
         each(&run);
         let passes = run.worst_bad_rate <= ALLOWED_BAD_RATE;

@@ -5,9 +5,11 @@
 //! Every rule sees the same requests at a point, so two rules that decide the same have the same
 //! goodput to the last digit.
 
+use super::generator::at_rate;
 use super::rules::Rule;
 use symphony_scheduler::sim::arrivals::{ArrivalError, stream_seed};
 use symphony_scheduler::sim::goodput::ideal_rate;
+use symphony_scheduler::sim::grid::{bisect, highest};
 use symphony_scheduler::workload::Workload;
 use symphony_transport::Nanos;
 
@@ -19,7 +21,7 @@ const STEP: f64 = 1.01;
 const HIGHEST: f64 = 1.05;
 
 /// The last point, at a ten-thousandth of the ideal rate: below it a goodput is 0.
-const LAST: usize = 930;
+pub(super) const LAST: usize = 930;
 
 /// The point at which the first search of a workload starts: 0.7 of the ideal rate.
 pub(super) const FIRST: usize = 41;
@@ -55,22 +57,22 @@ pub fn goodputs(
     seeds: usize,
     near: Option<usize>,
 ) -> Result<Goodputs, ArrivalError> {
-    let at = |workload: &Workload, seed: usize, point: usize| {
+    let at = |seed: usize, point: usize| {
         let seed = stream_seed(workload.seed, seed as u64);
-        rule.passes(&Workload { rate_rps: rate(workload, point as f64), seed, ..workload.clone() })
-    };
-    let brief = Workload {
-        duration: Nanos(workload.duration.0 / BRIEF).max(BRIEF_LEAST).min(workload.duration),
-        ..workload.clone()
+        Workload { seed, ..at_rate(workload, rate(workload, point as f64)) }
     };
     let mut point = near.unwrap_or(FIRST);
-    let found = highest(point, STRIDES[0], |point| Ok(at(&brief, 0, point)?.is_some()))?;
+    let found = highest(point, STRIDES[0], LAST, |point| {
+        let whole = at(0, point);
+        let duration = Nanos(whole.duration.0 / BRIEF).max(BRIEF_LEAST).min(whole.duration);
+        Ok(rule.passes(&Workload { duration, ..whole })?.is_some())
+    })?;
     point = found.unwrap_or(LAST);
     let mut result = Goodputs { rps: Vec::new(), point };
     for seed in 0..seeds {
         let mut offered = 0.0;
-        let found = highest(point, STRIDES[1], |point| {
-            let rate = at(workload, seed, point)?;
+        let found = highest(point, STRIDES[1], LAST, |point| {
+            let rate = rule.passes(&at(seed, point))?;
             offered = rate.unwrap_or(offered);
             Ok(rate.is_some())
         })?;
@@ -92,7 +94,7 @@ pub fn refined_goodput(rule: &Rule, workload: &Workload) -> Result<f64, ArrivalE
         offered = found.unwrap_or(offered);
         Ok(found.is_some())
     };
-    let Some(point) = highest(FIRST, STRIDES[0], |point| passes(point as f64))? else { return Ok(0.0) };
+    let Some(point) = highest(FIRST, STRIDES[0], LAST, |point| passes(point as f64))? else { return Ok(0.0) };
     if let Some(bad) = point.checked_sub(1) {
         bisect(0, REFINED, |part| passes(bad as f64 + part as f64 / REFINED as f64))?;
     }
@@ -104,84 +106,11 @@ pub(super) fn rate(workload: &Workload, point: f64) -> f64 {
     HIGHEST * ideal_rate(workload) * STEP.powf(-point)
 }
 
-/// Returns a point that passes and whose neighbour towards 0, the highest rate, does not; `None` if
-/// none up to the last passes. Tries `start` first and goes on by `stride`, doubled each time,
-/// until the point is passed. The last call of `passes` that was true is for the point returned.
-pub(super) fn highest<E>(
-    start: usize,
-    mut stride: usize,
-    mut passes: impl FnMut(usize) -> Result<bool, E>,
-) -> Result<Option<usize>, E> {
-    let (mut good, mut bad);
-    if passes(start)? {
-        good = start;
-        loop {
-            if good == 0 {
-                return Ok(Some(0));
-            }
-            let next = good.saturating_sub(stride);
-            if !passes(next)? {
-                bad = next;
-                break;
-            }
-            (good, stride) = (next, 2 * stride);
-        }
-    } else {
-        bad = start;
-        loop {
-            if bad == LAST {
-                return Ok(None);
-            }
-            good = (bad + stride).min(LAST);
-            if passes(good)? {
-                break;
-            }
-            (bad, stride) = (good, 2 * stride);
-        }
-    }
-    bisect(bad, good, passes).map(Some)
-}
-
-/// Returns a point between `bad`, which does not pass, and `good`, which does, that passes and
-/// whose neighbour towards `bad` does not.
-fn bisect<E>(
-    mut bad: usize,
-    mut good: usize,
-    mut passes: impl FnMut(usize) -> Result<bool, E>,
-) -> Result<usize, E> {
-    while good - bad > 1 {
-        let middle = usize::midpoint(good, bad);
-        if passes(middle)? { good = middle } else { bad = middle }
-    }
-    Ok(good)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::convert::Infallible;
     use symphony_scheduler::profile::Profile;
     use symphony_scheduler::workload::WorkloadModel;
-
-    #[test]
-    fn the_highest_point_is_found_from_wherever_the_search_starts() {
-        for wanted in [0, 1, 2, 40, 300, LAST] {
-            for start in [0, 1, 39, 40, 41, 500, LAST] {
-                for stride in STRIDES {
-                    let (mut last, mut runs) = (None, 0);
-                    let found = highest(start, stride, |point| {
-                        runs += 1;
-                        last = if point >= wanted { Some(point) } else { last };
-                        Ok::<_, Infallible>(point >= wanted)
-                    });
-                    assert_eq!(found, Ok(Some(wanted)));
-                    assert_eq!(last, Some(wanted), "the rate kept is that of the last run that passed");
-                    assert!(runs <= 20, "{runs} runs from {start} to {wanted}");
-                }
-            }
-        }
-        assert_eq!(highest(41, 2, |_| Ok::<_, Infallible>(false)), Ok(None));
-    }
 
     #[test]
     fn the_goodput_is_that_of_the_exact_search() {

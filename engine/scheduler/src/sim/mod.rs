@@ -7,6 +7,7 @@ pub mod arrivals;
 mod audit;
 pub mod goodput;
 mod gpus;
+pub mod grid;
 mod minutes;
 mod observer;
 mod queries;

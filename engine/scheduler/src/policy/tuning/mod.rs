@@ -22,7 +22,7 @@ use alloc::vec::Vec;
 use arrived::Arrived;
 use contender::{Contender, candidates};
 use load::{KEPT, Load};
-use prior::LoadCharges;
+use prior::Limits;
 use replay::{ReplayedRule, replay};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, NO_DEADLINE, Request};
@@ -48,12 +48,9 @@ const PAUSES: [Nanos; 2] = [Nanos::from_millis(250), Nanos::from_secs(30)];
 /// The largest SLOs that the first look waits for: before, little has ended.
 const FIRST_LOOK_SLOS: u64 = 3;
 
-/// The independent requests that what was found has to be worth for the present load to count as
-/// known.
-const KNOWN_FROM: f64 = 500.0;
-
-/// The loads for which settings are charged once the present one is known: up to so many times it.
-const NEAR: f64 = 2.0;
+/// The loads for which settings are charged: up to so many times the present one, and so many times
+/// more by the square root of the independent requests that what was found is worth.
+const NEAR: (f64, f64) = (1.25, 5.0);
 
 /// Settings that are as bad as each other but for this are equally good.
 const SAME: f64 = 0.002;
@@ -95,8 +92,8 @@ pub struct Tuner {
     arrived: Arrived,
     /// The settings that are compared, and the bad requests with which each is charged.
     charged: Vec<(RuleSetting, f64)>,
-    /// What they would be charged with for each load.
-    charges: Vec<LoadCharges>,
+    /// The highest load that each of them serves.
+    limits: Limits,
     contenders: Vec<Contender>,
     current: RuleSetting,
     /// True if the last look has changed the setting.
@@ -135,42 +132,42 @@ impl Tuner {
             load: Load::default(),
             arrived: Arrived::none_of(workload.models.len()),
             charged: uncharged,
-            charges: Vec::new(),
+            limits: Limits::default(),
             contenders: Vec::new(),
             current: setting,
             has_changed: false,
             follows_until: Nanos::ZERO,
         };
-        tuner.find_charges();
+        tuner.search_limits();
         tuner.begin();
         tuner
     }
 
-    /// Finds what settings are charged with for each load, by what is known of arrivals.
-    fn find_charges(&mut self) {
+    /// Searches the settings' limits, by what is known of arrivals.
+    fn search_limits(&mut self) {
         let settings: Vec<_> = self.charged.iter().map(|one| one.0).collect();
-        self.charges = prior::charges(&self.workload, &self.arrived, self.drop, self.deferral, &settings);
+        self.limits.search(&self.workload, &self.arrived, self.drop, self.deferral, &settings);
         self.charge();
     }
 
     /// Charges the settings for the loads up to the bound.
     fn charge(&mut self) {
         let bound = self.charged_up_to();
-        let near = || self.charges.iter().filter(|load| load.rate <= bound);
-        for (at, (setting, charged)) in self.charged.iter_mut().enumerate() {
-            *charged = near().map(|load| load.bad[at]).sum();
+        for ((setting, charged), charge) in self.charged.iter_mut().zip(self.limits.charges(bound)) {
+            *charged = charge;
             let contender = self.contenders.iter_mut().find(|one| one.setting == *setting);
             contender.into_iter().for_each(|one| one.handicap = *charged);
         }
     }
 
-    /// Returns the highest load for which settings are charged, in requests per second: any, until
-    /// the present one is known. The count of requests whose gaps have a gamma shape of k varies as
-    /// that of k times as many independent ones does, so they say as much as those.
+    /// Returns the highest load for which settings are charged, in requests per second: any before
+    /// something has come. The count of requests whose gaps have a gamma shape of k varies as that
+    /// of k times as many independent ones does, so they say as much as those.
     fn charged_up_to(&self) -> f64 {
         let found = self.contenders.first().map_or(0.0, Contender::offered);
-        let is_known = found * self.arrived.shape() >= KNOWN_FROM;
-        if is_known { NEAR * self.load.highest() } else { f64::INFINITY }
+        let independent = found * self.arrived.shape();
+        let times = NEAR.0 + NEAR.1 / independent.sqrt();
+        if found > 0.0 { times * self.load.highest() } else { f64::INFINITY }
     }
 
     /// Forgets what was found, and looks early again.
@@ -233,7 +230,7 @@ impl Tuner {
             self.begin();
         }
         if self.arrived.add(&self.recent) {
-            self.find_charges();
+            self.search_limits();
         }
         if self.has_changed && change.is_some_and(|times| times < FELL) {
             self.follows_until = now + FOLLOWED;
@@ -335,7 +332,7 @@ mod tests {
         }
         tuner.look(now);
         let charged = tuner.charged.iter().map(|one| one.1).sum();
-        [charged, tuner.charges.iter().flat_map(|load| &load.bad).sum()]
+        [charged, tuner.limits.charges(f64::INFINITY).sum()]
     }
 
     #[test]
@@ -346,7 +343,7 @@ mod tests {
         let [charged, for_all] = charged_after(&mut tuner, 2_000, 100.0);
         assert!(charged == 0.0 && for_all > 0.0, "{charged} of {for_all}");
         assert!(tuner.contenders.iter().all(|one| one.handicap == 0.0));
-        let [charged, _] = charged_after(&mut tuner, 4_000, 2_000.0);
+        let [charged, _] = charged_after(&mut tuner, 4_000, 4_000.0);
         assert!(charged > 0.0, "it is near a load that some settings lose");
         let [charged, _] = charged_after(&mut tuner, 2_000, 100.0);
         assert!(charged > 0.0, "what was the load a look ago may come back");

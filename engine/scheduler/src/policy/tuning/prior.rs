@@ -1,7 +1,7 @@
 //! What is known of settings beside what they did with recent requests: the models, the GPUs, and
-//! how requests come. Made-up requests like those that have come are replayed under every setting
-//! at rising loads. A setting that breaks down at a lower load than the others do has to prove
-//! itself on more requests.
+//! how requests come. The highest load that a setting serves, its limit, is searched with made-up
+//! requests like those that have come. A setting with a low limit has to prove itself on more
+//! requests.
 
 use super::arrived::Arrived;
 use super::replay::{ReplayedRule, replay};
@@ -9,93 +9,113 @@ use crate::deferral::Deferral;
 use crate::drop_rule::DropRule;
 use crate::rule_setting::RuleSetting;
 use crate::sim::arrivals::{Arrivals, stream_seed};
-use crate::workload::{Arrival, Workload, WorkloadModel};
+use crate::sim::goodput::{ALLOWED_BAD_RATE, ideal_rate};
+use crate::sim::grid::highest;
+use crate::workload::{Arrival, Workload};
 use alloc::vec::Vec;
-use core::f64::consts::SQRT_2;
+use core::convert::Infallible;
 use symphony_transport::Nanos;
 use symphony_transport::message::{ModelId, NO_DEADLINE, Request};
 
-/// The loads, in parts of what the GPUs could do with full batches: the first, and their number.
-/// Each is the square root of two times the one before.
-const LOADS: (f64, usize) = (1.0 / 16.0, 9);
+/// The made-up requests of a search before anything has come, and those after.
+const REQUESTS: [usize; 2] = [5_000, 20_000];
 
-/// The requests of each model on average, and the least and the most of all.
-const REQUESTS: [usize; 3] = [100, 2_000, 5_000];
+/// The steps of the loads that are tried, in an octave; the first of all is what the GPUs could do
+/// with full batches.
+const STEPS: usize = 12;
 
-/// The bad rate of the worst model at which a load is lost.
-const LOST: f64 = 0.05;
+/// The last of these loads: a hundredth of the first.
+const LAST: usize = 80;
 
-/// The bad requests with which a setting is charged for each load that is lost under it only.
-const CHARGE: f64 = 16.0;
+/// The load where the first search starts, and the first strides of the first search of a setting
+/// and of later ones.
+const START: (usize, [usize; 2]) = (6, [3, 1]);
 
-/// The number of requests by which a model's bad rate is drawn to that of all.
+/// The bad requests with which a setting is charged whose limit is half of the best one, which is
+/// the most; one in between by the logarithm.
+const CHARGE: f64 = 96.0;
+
+/// How many times the limit of a classic rule that of another setting has to be to count as much:
+/// the best of many settings is also the luckiest one.
+const MORE: f64 = 1.1;
+
+/// The number of independent requests by which a model's bad rate is drawn to that of all.
 const DRAWN_BY: f64 = 50.0;
 
-/// What the settings are charged with for a load that some of them lose.
-#[derive(Clone, Debug)]
-pub(super) struct LoadCharges {
-    /// The load, in requests per second.
-    pub(super) rate: f64,
-    /// The bad requests with which each setting is charged.
-    pub(super) bad: Vec<f64>,
+/// The highest load that each setting serves.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Limits {
+    /// Where each was found on the grid of loads; nothing, before anything was searched.
+    points: Vec<usize>,
+    /// The same in requests per second, and as much as it counts: less for what is no classic rule.
+    rates: Vec<(f64, f64)>,
 }
 
-/// Returns the bad requests with which each of the settings is charged for each load, where
-/// requests come like those that have arrived.
-pub(super) fn charges(
-    workload: &Workload,
-    arrived: &Arrived,
-    drop: DropRule,
-    deferral: &'static dyn Deferral,
-    settings: &[RuleSetting],
-) -> Vec<LoadCharges> {
-    let shares = arrived.shares();
-    let rate = full_rate(workload, &shares);
-    let rates: Vec<f64> = shares.iter().map(|share| share * rate).collect();
-    let requests = made_up(workload, &rates, arrived.shape());
-    let Some(last) = requests.last() else { return Vec::new() };
-    let counted = Nanos(last.arrival.0 / 8)..last.arrival;
-    let mut bad = vec![0.0; settings.len()];
-    let mut charges = Vec::new();
-    for load in core::iter::successors(Some(LOADS.0), |load| Some(load * SQRT_2)).take(LOADS.1) {
-        for (bad, &setting) in bad.iter_mut().zip(settings) {
-            // What is lost at a load is lost at all that are higher.
-            if *bad < LOST {
-                let rule = ReplayedRule { drop, deferral, setting };
-                let found = replay(workload, &rule, &rates, requests.iter(), counted.clone(), load);
-                *bad = found.worst_bad_rate(DRAWN_BY).min(LOST);
-            }
+impl Limits {
+    /// Searches the limits of the settings where requests come like those that have arrived.
+    pub(super) fn search(
+        &mut self,
+        workload: &Workload,
+        arrived: &Arrived,
+        drop: DropRule,
+        deferral: &'static dyn Deferral,
+        settings: &[RuleSetting],
+    ) {
+        let mut workload = workload.clone();
+        for (model, share) in workload.models.iter_mut().zip(arrived.shares()) {
+            model.share = share;
         }
-        let least = bad.iter().copied().fold(LOST, f64::min);
-        let charge = |bad: &f64| CHARGE * (bad - least) / LOST;
-        charges.push(LoadCharges { rate: load * rate, bad: bad.iter().map(charge).collect() });
-        if least >= LOST {
-            break;
+        workload.queries.clear();
+        let full = ideal_rate(&workload);
+        let rates: Vec<f64> = workload.models.iter().map(|model| model.share * full).collect();
+        let shape = arrived.shape();
+        let is_first = self.points.is_empty();
+        let requests = made_up(&workload, &rates, shape, REQUESTS[usize::from(!is_first)]);
+        let Some(last) = requests.last() else { return };
+        let counted = Nanos(last.arrival.0 / 8)..last.arrival;
+        let mut best = LAST;
+        let mut point = START.0;
+        for (at, &setting) in settings.iter().enumerate() {
+            let rule = ReplayedRule { drop, deferral, setting };
+            let serves = |point: usize| {
+                let load = load(point);
+                // Below half of the best limit the charge is the same.
+                let is_low = point >= best.saturating_add(STEPS);
+                let found = || replay(&workload, &rule, &rates, requests.iter(), counted.clone(), load);
+                Ok::<_, Infallible>(is_low || found().worst_bad_rate(DRAWN_BY / shape) <= ALLOWED_BAD_RATE)
+            };
+            let start = if is_first { point } else { self.points[at] };
+            let Ok(found) = highest(start, START.1[usize::from(!is_first)], LAST, serves);
+            point = found.unwrap_or(LAST);
+            best = best.min(point);
+            if is_first { self.points.push(point) } else { self.points[at] = point }
         }
+        let counts = |(&point, setting): (&usize, &RuleSetting)| {
+            let limit = full * load(point);
+            (limit, limit / if setting.is_classic() { 1.0 } else { MORE })
+        };
+        self.rates = self.points.iter().zip(settings).map(counts).collect();
     }
-    charges
+
+    /// Returns the bad requests with which each setting is charged if loads of up to `most`
+    /// requests per second may come.
+    pub(super) fn charges(&self, most: f64) -> impl Iterator<Item = f64> {
+        let best = self.rates.iter().map(|rate| rate.1).fold(0.0, f64::max);
+        let charge = move |&(limit, counts): &(f64, f64)| {
+            CHARGE * (best / counts).min(most / limit).log2().clamp(0.0, 1.0)
+        };
+        self.rates.iter().map(charge)
+    }
 }
 
-/// Returns the rate, in requests per second, at which the GPUs would be busy with batches that take
-/// half of their SLOs, where each model has its share of the requests.
-fn full_rate(workload: &Workload, shares: &[f64]) -> f64 {
-    let models = workload.models.iter().zip(shares);
-    let gpu_time: f64 = models.map(|(model, share)| share * gpu_seconds(model)).sum();
-    workload.gpus as f64 / gpu_time.max(1e-9)
+/// The load of a point of the grid, in parts of what the GPUs could do with full batches.
+fn load(point: usize) -> f64 {
+    (point as f64 / -(STEPS as f64)).exp2()
 }
 
-/// The GPU time of a request of the model in a batch that takes half of the SLO, in seconds.
-fn gpu_seconds(model: &WorkloadModel) -> f64 {
-    let fits = |size: &usize| *size == 1 || model.profile.latency(*size) <= Nanos(model.slo.0 / 2);
-    let size = (1..=model.profile.max_batch()).rev().find(fits).unwrap_or(1);
-    model.profile.latency(size).as_secs_f64() / size as f64
-}
-
-/// Returns requests of all models at these rates, by arrival. The gaps between those of a model are
-/// of a gamma distribution of this shape.
-fn made_up(workload: &Workload, rates: &[f64], shape: f64) -> Vec<Request> {
-    let [of_each, least, most] = REQUESTS;
-    let count = (of_each * workload.models.len()).clamp(least, most);
+/// Returns `count` requests of all models at these rates, by arrival. The gaps between those of a
+/// model are of a gamma distribution of this shape.
+fn made_up(workload: &Workload, rates: &[f64], shape: f64, count: usize) -> Vec<Request> {
     let end = Nanos::from_secs_f64(count as f64 / rates.iter().sum::<f64>());
     let mut requests = Vec::new();
     for (index, (model, &rate)) in workload.models.iter().zip(rates).enumerate() {
@@ -119,8 +139,15 @@ mod tests {
     use super::*;
     use crate::policy;
     use crate::profile::Profile;
+    use crate::workload::WorkloadModel;
 
-    fn charges_of(gpus: usize, models: &[(f64, f64, f64)]) -> Vec<f64> {
+    fn limits_of(gpus: usize, models: &[(f64, f64, f64)]) -> Limits {
+        let mut limits = Limits::default();
+        search(&mut limits, gpus, models);
+        limits
+    }
+
+    fn search(limits: &mut Limits, gpus: usize, models: &[(f64, f64, f64)]) {
         let model = |&(alpha, beta, slo): &(f64, f64, f64)| {
             let [alpha, beta, slo] = [alpha, beta, slo].map(Nanos::from_millis_f64);
             WorkloadModel::new("m", Profile::linear(alpha, beta, 256).unwrap(), slo)
@@ -128,9 +155,11 @@ mod tests {
         let workload = Workload::of_models(gpus, 1.0, models.iter().map(model).collect());
         let deferral = policy::by_name("symphony").and_then(policy::Policy::deferral).unwrap();
         let none = Arrived::none_of(models.len());
-        let loads = charges(&workload, &none, DropRule::Exchange, deferral, &CANDIDATES);
-        assert!(loads.is_sorted_by(|one, next| one.rate < next.rate));
-        (0..CANDIDATES.len()).map(|at| loads.iter().map(|load| load.bad[at]).sum()).collect()
+        limits.search(&workload, &none, DropRule::Exchange, deferral, &CANDIDATES);
+    }
+
+    fn charges_of(gpus: usize, models: &[(f64, f64, f64)]) -> Vec<f64> {
+        limits_of(gpus, models).charges(f64::INFINITY).collect()
     }
 
     #[test]
@@ -139,14 +168,36 @@ mod tests {
         let mixed = [(2.0, 104.0, 455.0), (0.25, 0.2, 0.9), (0.27, 0.5, 2.2), (0.07, 0.4, 1.1)];
         let charges = charges_of(7, &mixed);
         let [waits, never_waits] = [charges[6], charges[7]];
-        assert!(never_waits > waits + CHARGE && charges[0] > waits, "{charges:?}");
-        assert!(charges.iter().any(|&charge| charge < CHARGE / 4.0), "{charges:?}");
+        assert!(never_waits > waits + CHARGE / 4.0 && charges[0] > waits, "{charges:?}");
+        assert!(charges.contains(&0.0), "{charges:?}");
     }
 
     #[test]
     fn one_model_charges_little() {
         let charges = charges_of(8, &[(1.0, 5.0, 25.0)]);
-        assert!(charges.iter().all(|charge| (0.0..2.0 * CHARGE).contains(charge)), "{charges:?}");
-        assert!(charges[0] < CHARGE / 2.0, "{charges:?}");
+        assert!(charges[0] < CHARGE / 4.0, "{charges:?}");
+    }
+
+    #[test]
+    fn only_loads_that_may_come_are_a_reason_for_charges() {
+        let limits =
+            Limits { points: Vec::new(), rates: vec![(100.0, 100.0), (800.0, 800.0), (600.0, 400.0)] };
+        let charges = |most| limits.charges(most).collect::<Vec<_>>();
+        assert_eq!(charges(f64::INFINITY), [CHARGE, 0.0, CHARGE]);
+        assert!((charges(720.0)[2] - CHARGE * 1.2_f64.log2()).abs() < 1e-9);
+        assert_eq!(charges(600.0), [CHARGE, 0.0, 0.0]);
+        assert_eq!(charges(100.0), [0.0; 3]);
+    }
+
+    #[test]
+    fn a_later_search_of_more_requests_ends_near_the_first_one() {
+        let mixed = [(0.5, 10.0, 60.0), (0.25, 0.5, 9.0)];
+        let first = limits_of(2, &mixed);
+        let mut later = first.clone();
+        search(&mut later, 2, &mixed);
+        for (at, (one, other)) in first.points.iter().zip(&later.points).enumerate() {
+            assert!(one.abs_diff(*other) <= STEPS / 2, "{at}: {first:?} {later:?}");
+        }
+        assert!(first.points != later.points, "it has four times as many requests");
     }
 }
