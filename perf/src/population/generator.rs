@@ -133,23 +133,21 @@ pub(super) fn workload_profile(model: &WorkloadModel) -> (Nanos, Nanos) {
 
 /// Returns the workload with its times and a rate in the middle.
 fn timed(workload: Workload) -> Workload {
-    let warmup = Nanos::from_secs_f64(at_least(&workload, WARMUP));
+    let at_least = |(seconds, slos): (f64, f64)| {
+        let slos = workload.models.iter().map(|model| slos * model.slo.as_secs_f64());
+        Nanos::from_secs_f64(slos.fold(seconds, f64::max))
+    };
+    let [warmup, duration] = [WARMUP, SHORTEST].map(at_least);
     let rate_rps = EXPECTED * ideal_rate(&workload);
-    at_rate(&Workload { warmup, ..workload }, rate_rps)
+    at_rate(&Workload { warmup, duration, ..workload }, rate_rps)
 }
 
-/// Returns the workload at another rate, for as long as each model needs for [`REQUESTS`] requests
-/// at that rate, or at [`EXPECTED`] of the ideal one where that takes longer.
+/// Returns the workload at another rate: it lasts as long as before, or longer if a model needs
+/// that for [`REQUESTS`] requests.
 pub(super) fn at_rate(workload: &Workload, rate_rps: f64) -> Workload {
     let least = workload.models.iter().map(|model| model.share).fold(1.0, f64::min);
-    let slow = rate_rps.min(EXPECTED * ideal_rate(workload));
-    let duration = (REQUESTS / (least * slow)).max(at_least(workload, SHORTEST)).min(LONGEST);
-    Workload { rate_rps, duration: Nanos::from_secs_f64(duration), ..workload.clone() }
-}
-
-/// Returns the longer of two times, of which one is in multiples of the largest SLO.
-fn at_least(workload: &Workload, (seconds, slos): (f64, f64)) -> f64 {
-    workload.models.iter().map(|model| slos * model.slo.as_secs_f64()).fold(seconds, f64::max)
+    let needed = Nanos::from_secs_f64((REQUESTS / (least * rate_rps)).min(LONGEST));
+    Workload { rate_rps, duration: workload.duration.max(needed), ..workload.clone() }
 }
 
 /// The random choices of one workload.

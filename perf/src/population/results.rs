@@ -207,7 +207,10 @@ mod tests {
         let text = PopulationResults::default().text();
         for (wrong, says) in [
             ("{}".to_owned(), "missing field"),
-            (text.replace("\"generator\": 2", "\"generator\": 7"), "version 7 of the generator"),
+            (
+                text.replace(&format!("\"generator\": {VERSION}"), "\"generator\": 0"),
+                "version 0 of the generator",
+            ),
         ] {
             std::fs::write(&file, wrong).unwrap();
             let error = PopulationResults::read(&file).unwrap_err().to_string();

@@ -338,9 +338,12 @@ mod tests {
     #[test]
     fn a_load_that_is_known_is_no_charge_for_those_far_above_it() {
         let mut tuner = tuner();
-        let [charged, for_all] = charged_after(&mut tuner, 200, 100.0);
-        assert!((charged - for_all).abs() < 1e-6 && charged > 0.0, "few requests don't say what the load is");
+        let [charged, for_all] = charged_after(&mut tuner, 0, 100.0);
+        assert!((charged - for_all).abs() < 1e-6 && charged > 0.0, "nothing says what the load is");
+        charged_after(&mut tuner, 50, 100.0);
+        assert!(tuner.charged_up_to() > 180.0, "few requests don't say it: {}", tuner.charged_up_to());
         let [charged, for_all] = charged_after(&mut tuner, 2_000, 100.0);
+        assert!((125.0..150.0).contains(&tuner.charged_up_to()), "{}", tuner.charged_up_to());
         assert!(charged == 0.0 && for_all > 0.0, "{charged} of {for_all}");
         assert!(tuner.contenders.iter().all(|one| one.handicap == 0.0));
         let [charged, _] = charged_after(&mut tuner, 4_000, 4_000.0);
