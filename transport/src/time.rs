@@ -37,13 +37,13 @@ impl Nanos {
     /// Makes a duration of `ms` milliseconds, rounded to the nearest nanosecond; negative and NaN
     /// become zero.
     pub fn from_millis_f64(ms: f64) -> Nanos {
-        Nanos((ms * 1e6).round() as u64)
+        nearest(ms * 1e6)
     }
 
     /// Makes a duration of `s` seconds, rounded to the nearest nanosecond; negative and NaN become
     /// zero.
     pub fn from_secs_f64(s: f64) -> Nanos {
-        Nanos((s * 1e9).round() as u64)
+        nearest(s * 1e9)
     }
 
     /// Returns the number of microseconds.
@@ -108,9 +108,27 @@ impl fmt::Debug for Nanos {
     }
 }
 
+/// Rounds to the nearest nanosecond, half of one up. `f64::round` is a call of the C library on
+/// processors of the least kind that is compiled for.
+#[inline]
+fn nearest(nanos: f64) -> Nanos {
+    let whole = nanos as u64;
+    Nanos(whole.saturating_add(u64::from(nanos - whole as f64 >= 0.5)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lengths_are_rounded_to_the_nearest_nanosecond() {
+        let cases = [(2.49, 2), (2.5, 3), (0.499_999_999_999_999_94, 0), (-7.0, 0), (f64::NAN, 0)];
+        for (nanos, rounded) in cases {
+            assert_eq!(nearest(nanos), Nanos(rounded), "{nanos}");
+        }
+        assert_eq!(nearest(f64::INFINITY), Nanos::MAX);
+        assert_eq!(nearest(9_007_199_254_740_991.0), Nanos(9_007_199_254_740_991));
+    }
 
     #[test]
     fn arithmetic_saturates_at_both_ends() {

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy::tuning::Tuner;
-use symphony_scheduler::policy::tuning::replay::{ReplayedRule, replay};
+use symphony_scheduler::policy::tuning::replay::{ReplayOutcome, ReplayedRule, replay};
 use symphony_scheduler::policy::{PolicyOptions, by_name, deferral};
 use symphony_scheduler::profile::Profile;
 use symphony_scheduler::rule_setting::{Prefer, RuleSetting};
@@ -264,7 +264,7 @@ fn a_request_that_is_dropped_for_its_goal_is_made_once_more_in_replays() {
         let deadline = Nanos::from_millis(5);
         let requests = [0, 1, 2].map(|id| Request { id, deadline, again_us, ..Request::default() });
         let all = Nanos::ZERO..Nanos::from_millis(100);
-        let outcome = replay(&workload, &rule, &[1.0], requests.iter(), all, 1.0);
+        let outcome = replay(&workload, &rule, &[1.0], requests.iter(), all, 1.0, |_| false);
         assert_eq!(outcome.offered(), 3.0);
         outcome.models[0].bad
     };
@@ -275,4 +275,31 @@ fn a_request_that_is_dropped_for_its_goal_is_made_once_more_in_replays() {
     assert_eq!(tuner.next_look(), Nanos::MAX, "nothing to replay");
     tuner.note(&first);
     assert!(tuner.next_look() < Nanos::MAX);
+}
+
+/// What ends early knows already how many requests are to come, so shares of what it found are no
+/// higher than in the whole replay.
+#[test]
+fn a_replay_ends_once_enough_is_bad() {
+    let workload = Workload::of_models(1, 1.0, vec![model(1.0, 9.0, 30.0, Arrival::Poisson)]);
+    let rule = ReplayedRule {
+        drop: DropRule::Window,
+        deferral: deferral("symphony").unwrap(),
+        setting: RuleSetting::default(),
+    };
+    let requests: Vec<Request> = (0..1_000)
+        .map(|id| {
+            let arrival = Nanos::from_millis_f64(id as f64 * 0.5);
+            Request { id, arrival, deadline: arrival + Nanos::from_millis(25), ..Request::default() }
+        })
+        .collect();
+    let counted = Nanos::from_millis(50)..Nanos::from_millis(500);
+    let until = |bad_rate: f64| {
+        let is_enough = |found: &ReplayOutcome| found.bad_rate() > bad_rate;
+        replay(&workload, &rule, &[2_000.0], requests.iter(), counted.clone(), 1.0, is_enough)
+    };
+    let [early, whole] = [until(0.1), until(1.0)];
+    assert_eq!([early.offered(), whole.offered()], [900.0; 2]);
+    assert!((0.1..0.13).contains(&early.bad_rate()) && whole.bad_rate() > 0.3, "{early:?} {whole:?}");
+    assert!(early.busy_s < whole.busy_s);
 }

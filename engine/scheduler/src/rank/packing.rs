@@ -42,7 +42,8 @@ impl Packing {
         self.average += (self.asked as f64 - self.average) * passed / (MEMORY + passed);
         self.since = now;
         let limit = CARRIED * self.average + SPARE * gpus as f64 + SPARE_GPUS;
-        (limit.ceil() as usize).min(gpus)
+        let whole = limit as usize;
+        (whole + usize::from(limit > whole as f64)).min(gpus)
     }
 
     /// Notes the number of busy GPUs and of due candidates that wait for one, from now on.

@@ -277,7 +277,7 @@ impl Tuner {
         for one in &mut self.contenders {
             one.find(KEPT, |setting, stress| {
                 let rule = ReplayedRule { drop: *drop, deferral: *deferral, setting };
-                replay(workload, &rule, &rates, recent.iter(), from..last, stress)
+                replay(workload, &rule, &rates, recent.iter(), from..last, stress, |_| false)
             });
         }
     }

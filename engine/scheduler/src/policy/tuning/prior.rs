@@ -4,7 +4,7 @@
 //! requests.
 
 use super::arrived::Arrived;
-use super::replay::{ReplayedRule, replay};
+use super::replay::{ReplayOutcome, ReplayedRule, replay};
 use crate::deferral::Deferral;
 use crate::drop_rule::DropRule;
 use crate::rule_setting::RuleSetting;
@@ -81,8 +81,10 @@ impl Limits {
                 let load = load(point);
                 // Below half of the best limit the charge is the same.
                 let is_low = point >= best.saturating_add(STEPS);
-                let found = || replay(&workload, &rule, &rates, requests.iter(), counted.clone(), load);
-                Ok::<_, Infallible>(is_low || found().worst_bad_rate(DRAWN_BY / shape) <= ALLOWED_BAD_RATE)
+                let fails = |found: &ReplayOutcome| found.worst_bad_rate(DRAWN_BY / shape) > ALLOWED_BAD_RATE;
+                let (counted, made_up) = (counted.clone(), requests.iter());
+                let found = || replay(&workload, &rule, &rates, made_up, counted, load, fails);
+                Ok::<_, Infallible>(is_low || !fails(&found()))
             };
             let start = if is_first { point } else { self.points[at] };
             let Ok(found) = highest(start, START.1[usize::from(!is_first)], LAST, serves);

@@ -96,24 +96,34 @@ pub struct ReplayedRule {
 /// Replays `arrivals`, in the order of their arrival, on the pool of `workload`, whose models came
 /// at `rates` requests per second before. Those of before `counted` do not count. They come
 /// `stress` times as fast as they did, each with as much time until its deadline as it had.
+///
+/// It ends early once `is_enough` says so of what was found until then, which it is asked whenever
+/// requests have become bad. The requests that are to come are among the offered ones from the
+/// start.
 pub fn replay<'a>(
     workload: &Workload,
     rule: &ReplayedRule,
     rates: &[f64],
-    arrivals: impl Iterator<Item = &'a Request>,
+    arrivals: impl Iterator<Item = &'a Request> + Clone,
     counted: Range<Nanos>,
     stress: f64,
+    is_enough: impl Fn(&ReplayOutcome) -> bool,
 ) -> ReplayOutcome {
-    let mut arrivals = arrivals.peekable();
-    let Some(start) = arrivals.peek().map(|first| first.arrival) else { return ReplayOutcome::default() };
+    let Some(start) = arrivals.clone().next().map(|first| first.arrival) else {
+        return ReplayOutcome::default();
+    };
     let pressed = |at: Nanos| start + Nanos::from_secs_f64((at - start).as_secs_f64() / stress);
-    let counted = pressed(counted.start)..pressed(counted.end);
-    let mut arrivals = arrivals.map(|request| moved(request, pressed(request.arrival))).peekable();
     let mut scheduler = Deferred::new(workload, rule.drop, rule.deferral, rule.setting);
     scheduler.expect(start, &rates.iter().map(|rate| rate * stress).collect::<Vec<_>>());
-    let tallies = vec![ReplayTally::default(); workload.models.len()];
-    let outcome = ReplayOutcome { models: tallies, ..ReplayOutcome::default() };
-    let mut gpus = ReplayedGpus { counted, completions: BinaryHeap::new(), again: Vec::new(), outcome };
+    let mut models = vec![ReplayTally::default(); workload.models.len()];
+    for request in arrivals.clone().skip_while(|request| request.arrival < counted.start) {
+        models[request.queue.0 as usize].offered += 1.0;
+    }
+    let outcome = ReplayOutcome { models, ..ReplayOutcome::default() };
+    let counted = pressed(counted.start)..pressed(counted.end);
+    let mut arrivals = arrivals.map(|request| moved(request, pressed(request.arrival))).peekable();
+    let mut gpus =
+        ReplayedGpus { counted, completions: BinaryHeap::new(), again: Vec::new(), outcome, lost: false };
     loop {
         let arrival = arrivals.peek().map_or(Nanos::MAX, |next| next.arrival);
         let completion = gpus.completions.peek().map_or(Nanos::MAX, |next| next.0.finished);
@@ -126,15 +136,15 @@ pub fn replay<'a>(
             let done = gpus.take_completion();
             scheduler.on_completion(now, done, &mut gpus);
         } else if let Some(request) = arrivals.next_if(|next| next.arrival <= now) {
-            if request.arrival >= gpus.counted.start {
-                gpus.outcome.models[request.queue.0 as usize].offered += 1.0;
-            }
             scheduler.on_request(now, request, &mut gpus);
         } else {
             scheduler.on_timer(now, &mut gpus);
         }
         while let Some(again) = gpus.again.pop() {
             scheduler.on_request(now, again, &mut gpus);
+        }
+        if core::mem::take(&mut gpus.lost) && is_enough(&gpus.outcome) {
+            return gpus.outcome;
         }
     }
 }
@@ -166,6 +176,8 @@ struct ReplayedGpus {
     again: Vec<Request>,
     completions: BinaryHeap<Reverse<ReplayedBatch>>,
     outcome: ReplayOutcome,
+    /// True if requests have become bad since this was last asked.
+    lost: bool,
 }
 
 impl ReplayedGpus {
@@ -177,6 +189,7 @@ impl ReplayedGpus {
 
     fn lost(&mut self, request: &Request) {
         if request.arrival >= self.counted.start {
+            self.lost = true;
             self.outcome.models[request.queue.0 as usize].bad += 1.0;
             let span = (self.counted.end - self.counted.start).0.max(1);
             let slice = (request.arrival - self.counted.start).0 * SLICES as u64 / span;
