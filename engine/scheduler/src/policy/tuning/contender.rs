@@ -44,8 +44,8 @@ pub(super) struct Contender {
     pub(super) handicap: f64,
     /// What became of requests at each of [`STRESS`].
     found: [ReplayOutcome; STRESS.len()],
-    /// The bad requests of each slice of the last looks, as they came and with those under stress.
-    slices: VecDeque<[f64; STRESS.len()]>,
+    /// The bad requests of each slice of the last looks, under all stresses.
+    slices: VecDeque<f64>,
 }
 
 impl Contender {
@@ -67,21 +67,19 @@ impl Contender {
     /// Leaves `kept` of what was found, and adds what `replay` finds at each stress.
     pub(super) fn find(&mut self, kept: f64, mut replay: impl FnMut(RuleSetting, f64) -> ReplayOutcome) {
         let mut last: Option<ReplayOutcome> = None;
-        let mut slices = [[0.0; STRESS.len()]; SLICES];
-        for (at, (found, stress)) in self.found.iter_mut().zip(STRESS).enumerate() {
+        let mut slices = [0.0; SLICES];
+        for (found, stress) in self.found.iter_mut().zip(STRESS) {
             let hopeless = last.take().filter(|last| last.bad_rate() > HOPELESS);
             let more = hopeless.unwrap_or_else(|| replay(self.setting, stress));
             found.fade(kept);
             found.add(&more);
-            for (sums, bad) in slices.iter_mut().zip(more.bad_in) {
-                sums[at..].iter_mut().for_each(|sum| *sum += bad);
-            }
+            slices.iter_mut().zip(more.bad_in).for_each(|(sum, one)| *sum += one);
             last = Some(more);
         }
         if self.slices.len() == SLICES * LOOKS {
             self.slices.drain(..SLICES);
         }
-        self.slices.iter_mut().flatten().for_each(|bad| *bad *= kept);
+        self.slices.iter_mut().for_each(|bad| *bad *= kept);
         self.slices.extend(slices);
     }
 
@@ -94,16 +92,11 @@ impl Contender {
 
     /// Returns the number of bad requests that this setting saves of those under `other`, less the
     /// part of the standard error that the differences of the slices show. Bad requests come in
-    /// bursts, so one burst says less than as many bad requests that are spread. Those under stress
-    /// count too unless that is less: more load may be too much for both.
+    /// bursts, so one burst says less than as many bad requests that are spread.
     pub(super) fn surely_saves(&self, other: &Contender) -> f64 {
-        let saves = |at: usize| {
-            let differences =
-                || other.slices.iter().zip(&self.slices).map(|(theirs, own)| theirs[at] - own[at]);
-            let squares: f64 = differences().map(|difference| difference * difference).sum();
-            differences().sum::<f64>() - ERRORS * squares.sqrt()
-        };
-        other.handicap - self.handicap + (0..STRESS.len()).map(saves).fold(f64::NEG_INFINITY, f64::max)
+        let differences = || other.slices.iter().zip(&self.slices).map(|(theirs, own)| theirs - own);
+        let squares: f64 = differences().map(|difference| difference * difference).sum();
+        other.handicap - self.handicap + differences().sum::<f64>() - ERRORS * squares.sqrt()
     }
 
     /// Returns what serving took, without stress.
@@ -214,23 +207,6 @@ mod tests {
         assert!(badness.is_sorted() && badness[0] < badness[1], "{badness:?}");
         // Overloaded in any case: what is lost now decides, not what more load would do.
         assert!(found([300.0, 8_000.0]).badness() < found([600.0, 700.0]).badness());
-    }
-
-    #[test]
-    fn what_is_lost_under_stress_in_any_case_does_not_hide_what_is_saved_now() {
-        let found = |bad: [f64; 2]| {
-            let mut contender = Contender::all(RuleSetting::default(), &[]).next().unwrap();
-            contender.find(1.0, |_, stress| {
-                let bad = bad[usize::from(stress > 1.0)];
-                let models = vec![ReplayTally { offered: 20_000.0, bad }];
-                ReplayOutcome { models, bad_in: [bad / SLICES as f64; SLICES], ..Default::default() }
-            });
-            contender
-        };
-        let saves = |one: [f64; 2], other: [f64; 2]| found(one).surely_saves(&found(other));
-        assert!(saves([0.0, 6_200.0], [150.0, 5_700.0]) > 100.0);
-        assert!(saves([0.0, 150.0], [0.0, 300.0]) > 100.0, "it is about to lose more");
-        assert!(saves([150.0, 6_200.0], [0.0, 6_200.0]) < 0.0);
     }
 
     #[test]
