@@ -249,16 +249,17 @@ fn a_look_replays_long_slos_for_longer_and_lower_classes_not_at_all() {
     assert_eq!(lower.next_look(), Nanos::MAX);
 }
 
+/// The default rule at its starting setting, with this drop rule.
+fn replayed(drop: DropRule) -> ReplayedRule {
+    ReplayedRule { drop, deferral: deferral("symphony").unwrap(), setting: RuleSetting::default() }
+}
+
 /// The deadline of a query's stage may be a goal: what is dropped for it is asked for again, in a
 /// replay as in the pool.
 #[test]
 fn a_request_that_is_dropped_for_its_goal_is_made_once_more_in_replays() {
     let workload = Workload::of_models(1, 1.0, vec![model(1.0, 9.0, 30.0, Arrival::Poisson)]);
-    let rule = ReplayedRule {
-        drop: DropRule::Exchange,
-        deferral: deferral("symphony").unwrap(),
-        setting: RuleSetting::default(),
-    };
+    let rule = replayed(DropRule::Exchange);
     let bad = |again_us: u32| {
         // One request takes 10 ms, and two 11.
         let deadline = Nanos::from_millis(5);
@@ -282,11 +283,7 @@ fn a_request_that_is_dropped_for_its_goal_is_made_once_more_in_replays() {
 #[test]
 fn a_replay_ends_once_enough_is_bad() {
     let workload = Workload::of_models(1, 1.0, vec![model(1.0, 9.0, 30.0, Arrival::Poisson)]);
-    let rule = ReplayedRule {
-        drop: DropRule::Window,
-        deferral: deferral("symphony").unwrap(),
-        setting: RuleSetting::default(),
-    };
+    let rule = replayed(DropRule::Window);
     let requests: Vec<Request> = (0..1_000)
         .map(|id| {
             let arrival = Nanos::from_millis_f64(id as f64 * 0.5);

@@ -42,6 +42,7 @@ impl Packing {
         self.average += (self.asked as f64 - self.average) * passed / (MEMORY + passed);
         self.since = now;
         let limit = CARRIED * self.average + SPARE * gpus as f64 + SPARE_GPUS;
+        // Rounded up; `f64::ceil` is a call of the C library, as `f64::round` is.
         let whole = limit as usize;
         (whole + usize::from(limit > whole as f64)).min(gpus)
     }

@@ -78,13 +78,13 @@ impl Limits {
         for (at, &setting) in settings.iter().enumerate() {
             let rule = ReplayedRule { drop, deferral, setting };
             let serves = |point: usize| {
-                let load = load(point);
                 // Below half of the best limit the charge is the same.
-                let is_low = point >= best.saturating_add(STEPS);
+                if point >= best.saturating_add(STEPS) {
+                    return Ok::<_, Infallible>(true);
+                }
                 let fails = |found: &ReplayOutcome| found.worst_bad_rate(DRAWN_BY / shape) > ALLOWED_BAD_RATE;
-                let (counted, made_up) = (counted.clone(), requests.iter());
-                let found = || replay(&workload, &rule, &rates, made_up, counted, load, fails);
-                Ok::<_, Infallible>(is_low || !fails(&found()))
+                let counted = counted.clone();
+                Ok(!fails(&replay(&workload, &rule, &rates, requests.iter(), counted, load(point), fails)))
             };
             let start = if is_first { point } else { self.points[at] };
             let Ok(found) = highest(start, START.1[usize::from(!is_first)], LAST, serves);
