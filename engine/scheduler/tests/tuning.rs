@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy::tuning::Tuner;
-use symphony_scheduler::policy::tuning::replay::{ReplayOutcome, ReplayedRule, replay};
+use symphony_scheduler::policy::tuning::replay::{ReplayOutcome, ReplayedRequests, ReplayedRule, replay};
 use symphony_scheduler::policy::{PolicyOptions, by_name, deferral};
 use symphony_scheduler::profile::Profile;
 use symphony_scheduler::rule_setting::{Prefer, RuleSetting};
@@ -264,8 +264,12 @@ fn a_request_that_is_dropped_for_its_goal_is_made_once_more_in_replays() {
         // One request takes 10 ms, and two 11.
         let deadline = Nanos::from_millis(5);
         let requests = [0, 1, 2].map(|id| Request { id, deadline, again_us, ..Request::default() });
-        let all = Nanos::ZERO..Nanos::from_millis(100);
-        let outcome = replay(&workload, &rule, &[1.0], requests.iter(), all, 1.0, |_| false);
+        let replayed = ReplayedRequests {
+            requests: requests.to_vec().into(),
+            rates: vec![1.0].into(),
+            counted: Nanos::ZERO..Nanos::from_millis(100),
+        };
+        let outcome = replay(&workload, &rule, &replayed, |_| false);
         assert_eq!(outcome.offered(), 3.0);
         outcome.models[0].bad
     };
@@ -290,10 +294,13 @@ fn a_replay_ends_once_enough_is_bad() {
             Request { id, arrival, deadline: arrival + Nanos::from_millis(25), ..Request::default() }
         })
         .collect();
-    let counted = Nanos::from_millis(50)..Nanos::from_millis(500);
+    let replayed = ReplayedRequests {
+        requests: requests.into(),
+        rates: vec![2_000.0].into(),
+        counted: Nanos::from_millis(50)..Nanos::from_millis(500),
+    };
     let until = |bad_rate: f64| {
-        let is_enough = |found: &ReplayOutcome| found.bad_rate() > bad_rate;
-        replay(&workload, &rule, &[2_000.0], requests.iter(), counted.clone(), 1.0, is_enough)
+        replay(&workload, &rule, &replayed, |found: &ReplayOutcome| found.bad_rate() > bad_rate)
     };
     let [early, whole] = [until(0.1), until(1.0)];
     assert_eq!([early.offered(), whole.offered()], [900.0; 2]);

@@ -68,7 +68,7 @@ impl PopulationResults {
     /// Reads the file; nothing was found yet if there is none.
     ///
     /// Errors: a file that can't be read, that is none of ours, or that is of another version of
-    /// the generator.
+    /// the generator and the search.
     pub fn read(file: &Path) -> io::Result<PopulationResults> {
         match std::fs::read_to_string(file) {
             Ok(text) => PopulationResults::parse(&text),
@@ -90,7 +90,7 @@ impl PopulationResults {
         if head.generator != VERSION {
             let theirs = head.generator;
             return Err(invalid(format!(
-                "its workloads are of version {theirs} of the generator, and this is {VERSION}; remove the file"
+                "it is of version {theirs} of the generator and the search, and this is {VERSION}; remove the file"
             )));
         }
         let mut workloads = BTreeMap::new();

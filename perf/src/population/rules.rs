@@ -9,7 +9,7 @@ use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy::{self, Policy, PolicyOptions};
 use symphony_scheduler::rule_setting::{NoRuleSetting, Prefer, RuleSetting};
 use symphony_scheduler::sim::arrivals::ArrivalError;
-use symphony_scheduler::sim::goodput::ALLOWED_BAD_RATE;
+use symphony_scheduler::sim::goodput::passing;
 use symphony_scheduler::sim::report::Report;
 use symphony_scheduler::sim::simulate;
 use symphony_scheduler::workload::Workload;
@@ -148,13 +148,15 @@ impl Rule {
     ///
     /// Errors: those of [`simulate`].
     pub fn passes(&self, workload: &Workload) -> Result<Option<f64>, ArrivalError> {
-        let report = match self {
-            Rule::Policy { policy, drop, setting } => run(*policy, *drop, *setting, workload)?,
-            Rule::Clairvoyant => return clairvoyant::passes(workload),
-            Rule::Rollout => return rollout::passes(workload),
-            Rule::Bound => return bound::passes(workload),
-        };
-        Ok((report.worst_bad_rate <= ALLOWED_BAD_RATE).then_some(report.offered_rps))
+        match self {
+            Rule::Policy { policy, drop, setting } => {
+                let report = passing(workload, *policy, &options(*policy, *drop, *setting))?;
+                Ok(report.map(|report| report.offered_rps))
+            }
+            Rule::Clairvoyant => clairvoyant::passes(workload),
+            Rule::Rollout => rollout::passes(workload),
+            Rule::Bound => bound::passes(workload),
+        }
     }
 
     /// Runs the workload; `None` for the limits, which nothing runs.
@@ -162,25 +164,24 @@ impl Rule {
     /// Errors: those of [`simulate`].
     pub fn report(&self, workload: &Workload) -> Option<Result<Report, ArrivalError>> {
         let Rule::Policy { policy, drop, setting } = self else { return None };
-        Some(run(*policy, *drop, *setting, workload))
+        Some(simulate(workload, *policy, &options(*policy, *drop, *setting)))
     }
 }
 
-/// Runs the workload under a policy, with its own drop rule or another, and its tuner unless it has
-/// a setting.
-fn run(
+/// Returns the options of a policy with its own drop rule or another, and its tuner unless it has a
+/// setting.
+fn options(
     policy: &'static dyn Policy,
     drop: Option<DropRule>,
     setting: Option<ChosenSetting>,
-    workload: &Workload,
-) -> Result<Report, ArrivalError> {
+) -> PolicyOptions {
     let mut options = PolicyOptions { drop, ..PolicyOptions::default() };
     match setting {
         None => options.tuning = policy.is_tuned(drop).then_some(Prefer::Efficiency),
         Some(ChosenSetting::Fixed(setting)) => options.setting = setting,
         Some(ChosenSetting::Latency) => options.tuning = Some(Prefer::Latency),
     }
-    simulate(workload, policy, &options)
+    options
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use super::generator::{HALF, Half};
 use super::results::PopulationResults;
 use super::rules::Rule;
-use super::search::goodputs;
+use super::search::{goodputs, neighbourhood};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io;
 use std::path::Path;
@@ -94,16 +94,15 @@ impl Campaign {
 
     /// Runs the rules of one workload. Returns false if an error has ended all.
     fn run_one(&self, todo: &Todo, shared: &Mutex<Shared<'_>>, progress: &ProgressBar, file: &Path) -> bool {
-        let mut near = None;
+        let near = neighbourhood(&todo.workload);
         for rule in &todo.rules {
             progress.set_message(format!("{} on {}", rule, todo.workload.name));
-            let found = goodputs(rule, &todo.workload, self.seeds, near);
+            let found = near.and_then(|near| goodputs(rule, &todo.workload, self.seeds, near));
             progress.inc(1);
             let mut shared = shared.lock().expect("a thread that panics ends the scope");
             match found {
                 Ok(found) => {
-                    near = Some(found.point);
-                    shared.results.keep(&todo.workload, &rule.to_string(), &found.rps);
+                    shared.results.keep(&todo.workload, &rule.to_string(), &found);
                     shared.write(file);
                 }
                 Err(error) => shared.error = Some(io::Error::other(error)),

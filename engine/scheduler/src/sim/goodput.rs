@@ -2,8 +2,10 @@
 //! query's bad rate is at most 1 %.
 
 use super::arrivals::ArrivalError;
-use super::report::Report;
-use super::simulation::simulate;
+use super::gpus::Fault;
+use super::report::{ModelReport, Report, of_highest};
+use super::simulation::{simulate, simulate_until};
+use super::traffic::stream;
 use crate::policy::{Policy, PolicyOptions};
 use crate::workload::Workload;
 
@@ -15,6 +17,10 @@ const RESOLUTION: f64 = 1.005;
 
 /// Below this share of the GPUs' ideal rate the search gives up: not even single requests pass.
 const HOPELESS: f64 = 1e-4;
+
+/// The part of the requests that may be bad on average, from which on it is likely that a model has
+/// more.
+const LIKELY: f64 = 0.8;
 
 /// Searches for the goodput and returns the report of the best run that passed, its `goodput_rps`
 /// set to the rate that it was really offered; where no rate passes, that of the lowest rate tried,
@@ -28,34 +34,65 @@ pub fn search(
     options: &PolicyOptions,
     progress: &mut dyn FnMut(f64),
 ) -> Result<Report, ArrivalError> {
-    let mut run = |rate: f64| {
+    let at = |rate: f64| Workload { rate_rps: rate, ..workload.clone() };
+    let mut passes = |rate: f64| {
         progress(rate);
-        simulate(&Workload { rate_rps: rate, ..workload.clone() }, policy, options)
+        passing(&at(rate), policy, options)
     };
-    let passes = |report: &Report| report.worst_bad_rate <= ALLOWED_BAD_RATE;
     let ideal = ideal_rate(workload);
     let mut bad = ideal * 1.05;
     let mut best = loop {
         let rate = bad / 1.5;
-        let report = run(rate)?;
-        if passes(&report) {
+        if let Some(report) = passes(rate)? {
             break report;
         }
         if rate < ideal * HOPELESS {
-            return Ok(Report { goodput_rps: Some(0.0), ..report });
+            return Ok(Report { goodput_rps: Some(0.0), ..simulate(&at(rate), policy, options)? });
         }
         bad = rate;
     };
     while bad / best.rate_rps > RESOLUTION {
-        let report = run((bad * best.rate_rps).sqrt())?;
-        if passes(&report) {
-            best = report;
-        } else {
-            bad = report.rate_rps;
+        let rate = (bad * best.rate_rps).sqrt();
+        match passes(rate)? {
+            Some(report) => best = report,
+            None => bad = rate,
         }
     }
     best.goodput_rps = Some(best.offered_rps);
     Ok(best)
+}
+
+/// Runs `workload` under `policy` and returns the report if every model's and query's bad rate is
+/// at most 1 %. A run ends as soon as a model can't have that any more.
+///
+/// Errors: those of [`simulate`].
+pub fn passing(
+    workload: &Workload,
+    policy: &dyn Policy,
+    options: &PolicyOptions,
+) -> Result<Option<Report>, ArrivalError> {
+    let mut offered = vec![None; workload.models.len()];
+    let mut lost = false;
+    let is_over = |models: &[ModelReport]| {
+        lost = of_highest(models).any(|(at, counts)| {
+            // Arrivals are drawn once more only where that is likely to end the run.
+            let expected = workload.rate_rps * workload.models[at].share * workload.duration.as_secs_f64();
+            let bad = counts.bad() as f64;
+            bad > LIKELY * ALLOWED_BAD_RATE * expected
+                && bad / *offered[at].get_or_insert_with(|| count(workload, at)) > ALLOWED_BAD_RATE
+        });
+        lost
+    };
+    let report = simulate_until(workload, policy, options, Fault::default(), &mut (), is_over)?;
+    Ok((!lost && report.worst_bad_rate <= ALLOWED_BAD_RATE).then_some(report))
+}
+
+/// Returns the number of a model's requests that count, by the arrivals of its stream; at least 1.
+fn count(workload: &Workload, model: usize) -> f64 {
+    let counted = workload.warmup..workload.warmup + workload.duration;
+    let arrivals = stream(workload, model).into_iter().flatten();
+    let offered = arrivals.take_while(|&at| at < counted.end).filter(|at| counted.contains(at)).count();
+    offered.max(1) as f64
 }
 
 /// Returns the rate at which GPUs that always ran the largest batches that the SLOs allow would be
@@ -74,4 +111,41 @@ pub fn ideal_rate(workload: &Workload) -> f64 {
         })
         .sum();
     workload.gpus as f64 / seconds_per_request
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy;
+    use crate::profile::Profile;
+    use crate::workload::{Arrival, WorkloadModel};
+    use symphony_transport::Nanos;
+    use symphony_transport::message::Class;
+
+    #[test]
+    fn a_run_that_ends_early_passes_where_a_whole_one_does() {
+        let model = |slo_ms: u64, shape: f64| {
+            let profile = Profile::linear(Nanos::from_millis(1), Nanos::from_millis(5), 32).unwrap();
+            let model = WorkloadModel::new("m", profile, Nanos::from_millis(slo_ms));
+            WorkloadModel { arrival: Arrival::Gamma(shape), ..model }
+        };
+        let mut models = vec![model(25, 0.3), model(60, 1.0), model(20, 0.5)];
+        models[2].class = Class::new(1).unwrap();
+        let policy = policy::by_name("work-conserving").unwrap();
+        let options = PolicyOptions::default();
+        let mut counts = [0; 2];
+        for seed in 0..5 {
+            for load in 12..32 {
+                let workload = Workload { seed, ..Workload::of_models(3, 1.0, models.clone()) };
+                let rate_rps = f64::from(load) * 0.05 * ideal_rate(&workload);
+                let workload = Workload { rate_rps, duration: Nanos::from_secs(10), ..workload };
+                let whole = simulate(&workload, policy, &options).unwrap();
+                let passes = whole.worst_bad_rate <= ALLOWED_BAD_RATE;
+                let early = passing(&workload, policy, &options).unwrap();
+                assert_eq!(early.map(|one| one.events), passes.then_some(whole.events), "{rate_rps} {seed}");
+                counts[usize::from(passes)] += 1;
+            }
+        }
+        assert!(counts.iter().all(|&count| count > 10), "{counts:?}");
+    }
 }

@@ -59,6 +59,26 @@ pub fn bisect<E>(
     Ok(good)
 }
 
+/// Returns `good`, which passes, or a point towards 0, such that none of the points in these
+/// distances from it towards 0 passes. A load in between may fail where passing is partly chance.
+///
+/// Errors: those of `passes`, which end the search.
+pub fn beyond<E>(
+    mut good: usize,
+    distances: &[usize],
+    mut passes: impl FnMut(usize) -> Result<bool, E>,
+) -> Result<usize, E> {
+    let mut left = distances.iter();
+    while let Some(&distance) = left.next() {
+        if let Some(point) = good.checked_sub(distance)
+            && passes(point)?
+        {
+            (good, left) = (point, distances.iter());
+        }
+    }
+    Ok(good)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,5 +103,18 @@ mod tests {
             }
         }
         assert_eq!(highest(41, 2, LAST, |_| Ok::<_, Infallible>(false)), Ok(None));
+    }
+
+    #[test]
+    fn a_few_points_that_fail_do_not_hide_those_beyond() {
+        let found = |passing: &[usize]| {
+            beyond(20, &[1, 2, 4], |point| Ok::<_, Infallible>(passing.contains(&point))).unwrap()
+        };
+        assert_eq!(found(&[20]), 20);
+        assert_eq!(found(&[20, 19, 18]), 18);
+        assert_eq!(found(&[20, 16, 14, 13]), 13);
+        assert_eq!(found(&[20, 17, 15, 2]), 20);
+        let at_the_end = beyond(1, &[1, 2, 4], |_| Ok::<_, Infallible>(true));
+        assert_eq!(at_the_end, Ok(0));
     }
 }

@@ -125,10 +125,15 @@ pub struct ModelReport {
 }
 
 impl ModelReport {
+    /// Returns the number of requests that were not answered in time.
+    pub fn bad(&self) -> u64 {
+        self.dropped + self.late + self.rejected
+    }
+
     fn bad_rate(&self) -> f64 {
         match self.offered {
             0 => 0.0,
-            offered => (self.dropped + self.late + self.rejected) as f64 / offered as f64,
+            offered => self.bad() as f64 / offered as f64,
         }
     }
 }
@@ -155,6 +160,8 @@ pub(super) struct ReportBuilder {
     batch_histogram: Vec<u64>,
     queueing: Histogram<u64>,
     latency: Histogram<u64>,
+    /// True if requests have become bad since this was last asked.
+    lost: bool,
 }
 
 impl CountedCosts {
@@ -187,7 +194,13 @@ impl ReportBuilder {
             batch_histogram: vec![0],
             queueing: histogram(),
             latency: histogram(),
+            lost: false,
         }
+    }
+
+    /// Returns the models' counts if requests have become bad since this was last asked.
+    pub(super) fn more_are_bad(&mut self) -> Option<&[ModelReport]> {
+        core::mem::take(&mut self.lost).then_some(&self.models)
     }
 
     fn counts(&self, request: &Request) -> bool {
@@ -207,6 +220,7 @@ impl ReportBuilder {
                 Ending::Overloaded => model.rejected += 1,
                 _ => model.dropped += 1,
             }
+            self.lost = true;
             self.count_cost(request, None);
         }
     }
@@ -266,6 +280,7 @@ impl ReportBuilder {
             model.good += 1;
         } else {
             model.late += 1;
+            self.lost = true;
         }
         self.count_cost(request, Some(finished));
         self.queueing.saturating_record((started - request.arrival).0);
@@ -330,7 +345,11 @@ impl ReportBuilder {
 }
 
 fn worst_bad_rate(models: &[ModelReport]) -> f64 {
+    of_highest(models).map(|(_, model)| model.bad_rate()).fold(0.0, f64::max)
+}
+
+/// Returns the models of the highest class that there is, and their indices.
+pub(super) fn of_highest(models: &[ModelReport]) -> impl Iterator<Item = (usize, &ModelReport)> {
     let highest = models.iter().map(|model| model.priority).min();
-    let of_highest = models.iter().filter(|model| Some(model.priority) == highest);
-    of_highest.map(ModelReport::bad_rate).fold(0.0, f64::max)
+    models.iter().enumerate().filter(move |(_, model)| Some(model.priority) == highest)
 }

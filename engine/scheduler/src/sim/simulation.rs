@@ -4,7 +4,7 @@
 use super::arrivals::ArrivalError;
 use super::gpus::{Fault, VirtualGpus};
 use super::observer::Observer;
-use super::report::Report;
+use super::report::{ModelReport, Report};
 use super::traffic::{Arriving, Traffic};
 use crate::policy::{Policy, PolicyOptions};
 use crate::workload::Workload;
@@ -32,6 +32,21 @@ pub fn simulate_observed(
     options: &PolicyOptions,
     fault: Fault,
     observer: &mut dyn Observer,
+) -> Result<Report, ArrivalError> {
+    simulate_until(workload, policy, options, fault, observer, |_| false)
+}
+
+/// As [`simulate_observed`], but ends once `is_over` says so of the report's counts, which it is
+/// asked whenever requests have become bad.
+///
+/// Errors: an arrival process that can't be sampled.
+pub(super) fn simulate_until(
+    workload: &Workload,
+    policy: &dyn Policy,
+    options: &PolicyOptions,
+    fault: Fault,
+    observer: &mut dyn Observer,
+    mut is_over: impl FnMut(&[ModelReport]) -> bool,
 ) -> Result<Report, ArrivalError> {
     let mut traffic = Traffic::new(workload)?;
     let mut gpus = VirtualGpus::new(workload, fault, observer);
@@ -69,6 +84,9 @@ pub fn simulate_observed(
         }
         while let Some(request) = gpus.next_due(workload, &mut traffic) {
             scheduler.on_request(now, request, &mut gpus);
+        }
+        if gpus.report.more_are_bad().is_some_and(&mut is_over) {
+            break;
         }
     }
     let drop =

@@ -16,6 +16,18 @@ pub(super) enum Arriving {
     Query(usize, Nanos),
 }
 
+/// Returns the arrivals of a workload's model, or of one of its queries, which are counted on from
+/// the models.
+///
+/// Errors: those of [`Arrivals::new`].
+pub(super) fn stream(workload: &Workload, index: usize) -> Result<Arrivals, ArrivalError> {
+    let (arrival, share) = match index.checked_sub(workload.models.len()) {
+        None => (&workload.models[index].arrival, workload.models[index].share),
+        Some(query) => (&workload.queries[query].arrival, workload.queries[query].share),
+    };
+    Arrivals::new(arrival, workload.rate_rps * share, stream_seed(workload.seed, index as u64))
+}
+
 /// The requests of all models, and the queries, that have not arrived yet.
 pub(super) struct Traffic {
     streams: Vec<Arrivals>,
@@ -28,10 +40,8 @@ pub(super) struct Traffic {
 impl Traffic {
     /// Starts the streams of a workload.
     ///
-    /// Errors: those of [`Arrivals::new`].
+    /// Errors: those of [`stream`].
     pub(super) fn new(workload: &Workload) -> Result<Traffic, ArrivalError> {
-        let models = workload.models.iter().map(|model| (&model.arrival, model.share));
-        let queries = workload.queries.iter().map(|query| (&query.arrival, query.share));
         let streams = workload.models.len() + workload.queries.len();
         let mut traffic = Traffic {
             streams: Vec::with_capacity(streams),
@@ -39,9 +49,8 @@ impl Traffic {
             end: workload.warmup + workload.duration,
             next_id: 0,
         };
-        for (index, (arrival, share)) in models.chain(queries).enumerate() {
-            let seed = stream_seed(workload.seed, index as u64);
-            traffic.streams.push(Arrivals::new(arrival, workload.rate_rps * share, seed)?);
+        for index in 0..streams {
+            traffic.streams.push(stream(workload, index)?);
             traffic.advance(index);
         }
         Ok(traffic)

@@ -21,6 +21,10 @@ const STRESSED: f64 = 0.05;
 /// under which it collapses.
 const BEYOND: f64 = 0.02;
 
+/// The bad rate under stress up to which all that is lost says which setting saves more. What is
+/// beyond is lost under any setting, and its noise would hide what is saved now.
+const TELLING: f64 = 0.1;
+
 /// The bad rate of a replay from which on those under more stress are left out: nothing that is
 /// better there makes up for it.
 const HOPELESS: f64 = 0.04;
@@ -35,6 +39,15 @@ const ERRORS: f64 = 0.5;
 /// The looks whose slices are kept.
 const LOOKS: usize = 8;
 
+/// The bad requests of a slice of a replay, under all stresses.
+#[derive(Clone, Copy, Debug, Default)]
+struct SliceLosses {
+    /// All of them.
+    all: f64,
+    /// Those without stress, and of those under stress as many as [`TELLING`] leaves.
+    telling: f64,
+}
+
 /// A setting, and what was found under it.
 #[derive(Clone, Debug)]
 pub(super) struct Contender {
@@ -45,7 +58,7 @@ pub(super) struct Contender {
     /// What became of requests at each of [`STRESS`].
     found: [ReplayOutcome; STRESS.len()],
     /// The bad requests of each slice of the last looks, under all stresses.
-    slices: VecDeque<f64>,
+    slices: VecDeque<SliceLosses>,
 }
 
 impl Contender {
@@ -64,22 +77,30 @@ impl Contender {
         })
     }
 
-    /// Leaves `kept` of what was found, and adds what `replay` finds at each stress.
-    pub(super) fn find(&mut self, kept: f64, mut replay: impl FnMut(RuleSetting, f64) -> ReplayOutcome) {
+    /// Leaves `kept` of what was found, and adds what `replay` finds at each of [`STRESS`], by its
+    /// index.
+    pub(super) fn find(&mut self, kept: f64, mut replay: impl FnMut(RuleSetting, usize) -> ReplayOutcome) {
         let mut last: Option<ReplayOutcome> = None;
-        let mut slices = [0.0; SLICES];
-        for (found, stress) in self.found.iter_mut().zip(STRESS) {
+        let mut slices = [SliceLosses::default(); SLICES];
+        for (stress, found) in self.found.iter_mut().enumerate() {
             let hopeless = last.take().filter(|last| last.bad_rate() > HOPELESS);
             let more = hopeless.unwrap_or_else(|| replay(self.setting, stress));
             found.fade(kept);
             found.add(&more);
-            slices.iter_mut().zip(more.bad_in).for_each(|(sum, one)| *sum += one);
+            let telling = if STRESS[stress] > 1.0 { TELLING / more.bad_rate().max(TELLING) } else { 1.0 };
+            for (sum, bad) in slices.iter_mut().zip(more.bad_in) {
+                sum.all += bad;
+                sum.telling += telling * bad;
+            }
             last = Some(more);
         }
         if self.slices.len() == SLICES * LOOKS {
             self.slices.drain(..SLICES);
         }
-        self.slices.iter_mut().for_each(|bad| *bad *= kept);
+        for slice in &mut self.slices {
+            slice.all *= kept;
+            slice.telling *= kept;
+        }
         self.slices.extend(slices);
     }
 
@@ -92,11 +113,16 @@ impl Contender {
 
     /// Returns the number of bad requests that this setting saves of those under `other`, less the
     /// part of the standard error that the differences of the slices show. Bad requests come in
-    /// bursts, so one burst says less than as many bad requests that are spread.
+    /// bursts, so one burst says less than as many bad requests that are spread. What is lost under
+    /// much stress is left out beyond a part if more is saved for sure without it.
     pub(super) fn surely_saves(&self, other: &Contender) -> f64 {
-        let differences = || other.slices.iter().zip(&self.slices).map(|(theirs, own)| theirs - own);
-        let squares: f64 = differences().map(|difference| difference * difference).sum();
-        other.handicap - self.handicap + differences().sum::<f64>() - ERRORS * squares.sqrt()
+        let saves = |of: fn(&SliceLosses) -> f64| {
+            let differences =
+                || other.slices.iter().zip(&self.slices).map(|(theirs, own)| of(theirs) - of(own));
+            let squares: f64 = differences().map(|difference| difference * difference).sum();
+            differences().sum::<f64>() - ERRORS * squares.sqrt()
+        };
+        other.handicap - self.handicap + saves(|slice| slice.all).max(saves(|slice| slice.telling))
     }
 
     /// Returns what serving took, without stress.
@@ -192,7 +218,7 @@ mod tests {
     fn found(bad: [f64; 2]) -> Contender {
         let mut contender = Contender::all(RuleSetting::default(), &[]).next().unwrap();
         contender.find(1.0, |_, stress| ReplayOutcome {
-            models: vec![ReplayTally { offered: 10_000.0, bad: if stress > 1.0 { bad[1] } else { bad[0] } }],
+            models: vec![ReplayTally { offered: 10_000.0, bad: bad[stress] }],
             busy_s: 1.0,
             latency_s: 1.0,
             ..Default::default()
@@ -248,6 +274,26 @@ mod tests {
         // Charges are not found, so they have no error.
         let charged = Contender { handicap: 7.0, ..none.clone() };
         assert!((none.surely_saves(&charged) - 7.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_is_lost_under_much_stress_does_not_hide_what_is_saved_now() {
+        let found = |now: f64, stressed: f64| {
+            let mut contender = Contender::all(RuleSetting::default(), &[]).next().unwrap();
+            contender.find(1.0, |_, stress| {
+                // Under stress, what is lost in a slice goes up and down.
+                let of = |slice: usize| {
+                    let noise = if slice % 2 == (now > 0.0) as usize { 1.0 } else { -1.0 };
+                    [now, stressed * (1.0 + 0.2 * noise)][stress]
+                };
+                let bad_in: [f64; SLICES] = core::array::from_fn(of);
+                let tally = ReplayTally { offered: 10_000.0, bad: bad_in.iter().sum() };
+                ReplayOutcome { models: vec![tally], bad_in, ..Default::default() }
+            });
+            contender
+        };
+        assert!(found(0.0, 200.0).surely_saves(&found(4.0, 200.0)) > 0.0, "a third is lost in any case");
+        assert!(found(0.0, 25.0).surely_saves(&found(0.5, 25.0)) < 0.0, "all that is lost counts");
     }
 
     #[test]

@@ -17,13 +17,14 @@ use crate::drop_rule::DropRule;
 use crate::profile::Profile;
 use crate::rule_setting::{Prefer, RuleSetting};
 use crate::workload::Workload;
+use alloc::borrow::Cow;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use arrived::Arrived;
-use contender::{Contender, candidates};
+use contender::{Contender, STRESS, candidates};
 use load::{KEPT, Load};
 use prior::Limits;
-use replay::{ReplayedRule, replay};
+use replay::{ReplayedRequests, ReplayedRule, replay};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, NO_DEADLINE, Request};
 
@@ -274,10 +275,16 @@ impl Tuner {
         let longest = budgets.filter(|&budget| budget < NO_DEADLINE).max().unwrap_or(Nanos::ZERO);
         let from = start + Nanos(longest.0.saturating_mul(2)).min(Nanos(span.0 / 4));
         let Tuner { workload, recent, drop, deferral, .. } = self;
+        let came = ReplayedRequests {
+            requests: Cow::from(&*recent.make_contiguous()),
+            rates: rates.into(),
+            counted: from..last,
+        };
+        let under_stress = STRESS.map(|stress| came.faster(stress));
         for one in &mut self.contenders {
             one.find(KEPT, |setting, stress| {
                 let rule = ReplayedRule { drop: *drop, deferral: *deferral, setting };
-                replay(workload, &rule, &rates, recent.iter(), from..last, stress, |_| false)
+                replay(workload, &rule, &under_stress[stress], |_| false)
             });
         }
     }

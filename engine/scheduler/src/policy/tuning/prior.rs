@@ -4,7 +4,7 @@
 //! requests.
 
 use super::arrived::Arrived;
-use super::replay::{ReplayOutcome, ReplayedRule, replay};
+use super::replay::{ReplayOutcome, ReplayedRequests, ReplayedRule, replay};
 use crate::deferral::Deferral;
 use crate::drop_rule::DropRule;
 use crate::rule_setting::RuleSetting;
@@ -73,6 +73,7 @@ impl Limits {
         let requests = made_up(&workload, &rates, shape, REQUESTS[usize::from(!is_first)]);
         let Some(last) = requests.last() else { return };
         let counted = Nanos(last.arrival.0 / 8)..last.arrival;
+        let full_load = ReplayedRequests { requests: (&requests).into(), rates: (&rates).into(), counted };
         let mut best = LAST;
         let mut point = START.0;
         for (at, &setting) in settings.iter().enumerate() {
@@ -83,8 +84,7 @@ impl Limits {
                     return Ok::<_, Infallible>(true);
                 }
                 let fails = |found: &ReplayOutcome| found.worst_bad_rate(DRAWN_BY / shape) > ALLOWED_BAD_RATE;
-                let counted = counted.clone();
-                Ok(!fails(&replay(&workload, &rule, &rates, requests.iter(), counted, load(point), fails)))
+                Ok(!fails(&replay(&workload, &rule, &full_load.faster(load(point)), fails)))
             };
             let start = if is_first { point } else { self.points[at] };
             let Ok(found) = highest(start, START.1[usize::from(!is_first)], LAST, serves);

@@ -9,6 +9,7 @@ use crate::policy::deferred::Deferred;
 use crate::policy::interface::{Decisions, Scheduler};
 use crate::rule_setting::RuleSetting;
 use crate::workload::Workload;
+use alloc::borrow::Cow;
 use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -93,35 +94,61 @@ pub struct ReplayedRule {
     pub setting: RuleSetting,
 }
 
-/// Replays `arrivals`, in the order of their arrival, on the pool of `workload`, whose models came
-/// at `rates` requests per second before. Those of before `counted` do not count. They come
-/// `stress` times as fast as they did, each with as much time until its deadline as it had.
+/// Requests that are replayed.
+#[derive(Clone, Debug)]
+pub struct ReplayedRequests<'a> {
+    /// The requests, in the order of their arrival.
+    pub requests: Cow<'a, [Request]>,
+    /// The rates at which requests of each model came before, in requests per second.
+    pub rates: Cow<'a, [f64]>,
+    /// The time in which requests count. Those that arrive later do too.
+    pub counted: Range<Nanos>,
+}
+
+impl ReplayedRequests<'_> {
+    /// Returns the same requests, `stress` times as fast as they came, each with as much time until
+    /// its deadline as it had.
+    pub fn faster(&self, stress: f64) -> ReplayedRequests<'static> {
+        let start = self.requests.first().map_or(Nanos::ZERO, |first| first.arrival);
+        let pressed = |at: Nanos| start + Nanos::from_secs_f64((at - start).as_secs_f64() / stress);
+        ReplayedRequests {
+            requests: self.requests.iter().map(|request| moved(request, pressed(request.arrival))).collect(),
+            rates: self.rates.iter().map(|rate| rate * stress).collect(),
+            counted: pressed(self.counted.start)..pressed(self.counted.end),
+        }
+    }
+}
+
+/// The request, as if it had come at `arrival`.
+fn moved(request: &Request, arrival: Nanos) -> Request {
+    let deadline = match request.deadline {
+        NO_DEADLINE => NO_DEADLINE,
+        deadline => arrival + (deadline - request.arrival),
+    };
+    Request { arrival, deadline, ..*request }
+}
+
+/// Replays requests on the pool of `workload`.
 ///
 /// It ends early once `is_enough` says so of what was found until then, which it is asked whenever
 /// requests have become bad. The requests that are to come are among the offered ones from the
 /// start.
-pub fn replay<'a>(
+pub fn replay(
     workload: &Workload,
     rule: &ReplayedRule,
-    rates: &[f64],
-    arrivals: impl Iterator<Item = &'a Request> + Clone,
-    counted: Range<Nanos>,
-    stress: f64,
+    replayed: &ReplayedRequests<'_>,
     is_enough: impl Fn(&ReplayOutcome) -> bool,
 ) -> ReplayOutcome {
-    let Some(start) = arrivals.clone().next().map(|first| first.arrival) else {
-        return ReplayOutcome::default();
-    };
-    let pressed = |at: Nanos| start + Nanos::from_secs_f64((at - start).as_secs_f64() / stress);
+    let Some(first) = replayed.requests.first() else { return ReplayOutcome::default() };
     let mut scheduler = Deferred::new(workload, rule.drop, rule.deferral, rule.setting);
-    scheduler.expect(start, &rates.iter().map(|rate| rate * stress).collect::<Vec<_>>());
+    scheduler.expect(first.arrival, &replayed.rates);
+    let counted = replayed.counted.clone();
     let mut models = vec![ReplayTally::default(); workload.models.len()];
-    for request in arrivals.clone().skip_while(|request| request.arrival < counted.start) {
+    for request in replayed.requests.iter().filter(|request| request.arrival >= counted.start) {
         models[request.queue.0 as usize].offered += 1.0;
     }
     let outcome = ReplayOutcome { models, ..ReplayOutcome::default() };
-    let counted = pressed(counted.start)..pressed(counted.end);
-    let mut arrivals = arrivals.map(|request| moved(request, pressed(request.arrival))).peekable();
+    let mut arrivals = replayed.requests.iter().peekable();
     let mut gpus =
         ReplayedGpus { counted, completions: BinaryHeap::new(), again: Vec::new(), outcome, lost: false };
     loop {
@@ -136,7 +163,7 @@ pub fn replay<'a>(
             let done = gpus.take_completion();
             scheduler.on_completion(now, done, &mut gpus);
         } else if let Some(request) = arrivals.next_if(|next| next.arrival <= now) {
-            scheduler.on_request(now, request, &mut gpus);
+            scheduler.on_request(now, *request, &mut gpus);
         } else {
             scheduler.on_timer(now, &mut gpus);
         }
@@ -147,15 +174,6 @@ pub fn replay<'a>(
             return gpus.outcome;
         }
     }
-}
-
-/// The request, as if it had come at `arrival`.
-fn moved(request: &Request, arrival: Nanos) -> Request {
-    let deadline = match request.deadline {
-        NO_DEADLINE => NO_DEADLINE,
-        deadline => arrival + (deadline - request.arrival),
-    };
-    Request { arrival, deadline, ..*request }
 }
 
 /// A batch on its GPU, ordered by the time at which it finishes, then by its number.
