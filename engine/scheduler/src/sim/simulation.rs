@@ -36,8 +36,8 @@ pub fn simulate_observed(
     simulate_until(workload, policy, options, fault, observer, |_| false)
 }
 
-/// As [`simulate_observed`], but ends once `is_over` says so of the report's counts, which it is
-/// asked whenever requests have become bad.
+/// Runs `workload` as [`simulate_observed`] does, until `is_over` says so of the counts, which it
+/// is asked whenever requests have become bad.
 ///
 /// Errors: an arrival process that can't be sampled.
 pub(super) fn simulate_until(

@@ -44,7 +44,7 @@ const LOOKS: usize = 8;
 struct SliceLosses {
     /// All of them.
     all: f64,
-    /// Those without stress, and of those under stress as many as [`TELLING`] leaves.
+    /// Bad requests without stress, and of those under stress as many as [`TELLING`] leaves.
     telling: f64,
 }
 
