@@ -87,12 +87,11 @@ pub fn passing(
     Ok((!lost && report.worst_bad_rate <= ALLOWED_BAD_RATE).then_some(report))
 }
 
-/// Returns the number of a model's requests that count, by the arrivals of its stream; at least 1.
+/// Returns the number of a model's requests that count, by the arrivals of its stream.
 fn count(workload: &Workload, model: usize) -> f64 {
     let counted = workload.warmup..workload.warmup + workload.duration;
     let arrivals = stream(workload, model).into_iter().flatten();
-    let offered = arrivals.take_while(|&at| at < counted.end).filter(|at| counted.contains(at)).count();
-    offered.max(1) as f64
+    arrivals.take_while(|&at| at < counted.end).filter(|&at| at >= counted.start).count() as f64
 }
 
 /// Returns the rate at which GPUs that always ran the largest batches that the SLOs allow would be
