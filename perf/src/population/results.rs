@@ -121,10 +121,14 @@ impl PopulationResults {
         text + "\n  ]\n}\n"
     }
 
+    /// Returns what was found for the workload.
+    pub fn on(&self, workload: &str) -> Option<&WorkloadResult> {
+        self.workloads.get(&key(workload)?)
+    }
+
     /// Returns what was found for the workload under this rule.
     pub fn found(&self, workload: &str, rule: &str) -> Option<&[f64]> {
-        let found = self.workloads.get(&key(workload)?)?;
-        found.goodput_rps.get(rule).map(Vec::as_slice)
+        self.on(workload)?.goodput_rps.get(rule).map(Vec::as_slice)
     }
 
     /// Keeps what was found for the workload under this rule.

@@ -1,10 +1,12 @@
 //! The runs of a set of rules over the population: each thread takes the next workload and runs all
-//! rules on it that the file of results lacks.
+//! rules on it that the file of results lacks. The classic ones are first: they say whether the
+//! workload counts.
 
 use super::generator::{HALF, Half};
 use super::results::PopulationResults;
-use super::rules::Rule;
+use super::rules::{CLASSIC, Rule};
 use super::search::{goodputs, neighbourhood};
+use super::summary::is_left_out;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io;
 use std::path::Path;
@@ -44,11 +46,15 @@ impl Campaign {
         let all = (self.from..HALF).step_by(self.every.max(1)).map(|number| self.half.workload(number));
         let lacks = |workload: &Workload, rule: &Rule| {
             let found = results.found(&workload.name, &rule.to_string());
-            rule.applies_to(workload) && found.is_none_or(|found| found.len() < self.seeds)
+            rule.applies_to(workload)
+                && found.is_none_or(|found| found.len() < self.seeds)
+                && !is_of_no_use(rule, workload, results)
         };
         let mut todo: Vec<Todo> = all
             .map(|workload| {
-                let rules = self.rules.iter().filter(|rule| lacks(&workload, rule)).cloned().collect();
+                let lacking = self.rules.iter().filter(|rule| lacks(&workload, rule)).cloned();
+                let (mut rules, others): (Vec<_>, Vec<_>) = lacking.partition(is_classic);
+                rules.extend(others);
                 Todo { workload, rules }
             })
             .filter(|todo| !todo.rules.is_empty())
@@ -88,7 +94,7 @@ impl Campaign {
             }
         });
         progress.finish_and_clear();
-        let shared = shared.into_inner().expect("a thread that panics ends the scope");
+        let shared = shared.into_inner().expect(ENDS);
         shared.error.map_or_else(|| shared.results.write(file), Err)
     }
 
@@ -97,9 +103,13 @@ impl Campaign {
         let near = neighbourhood(&todo.workload);
         for rule in &todo.rules {
             progress.set_message(format!("{} on {}", rule, todo.workload.name));
+            if is_of_no_use(rule, &todo.workload, shared.lock().expect(ENDS).results) {
+                progress.inc(1);
+                continue;
+            }
             let found = near.and_then(|near| goodputs(rule, &todo.workload, self.seeds, near));
             progress.inc(1);
-            let mut shared = shared.lock().expect("a thread that panics ends the scope");
+            let mut shared = shared.lock().expect(ENDS);
             match found {
                 Ok(found) => {
                     shared.results.keep(&todo.workload, &rule.to_string(), &found);
@@ -113,6 +123,21 @@ impl Campaign {
         }
         true
     }
+}
+
+/// Why what the threads share is whole.
+const ENDS: &str = "a thread that panics ends the scope";
+
+fn is_classic(rule: &Rule) -> bool {
+    CLASSIC.contains(&rule.to_string().as_str())
+}
+
+/// Returns true if the rule's goodput on the workload says nothing: the workload is left out of the
+/// distributions, and nobody knows what is possible there.
+fn is_of_no_use(rule: &Rule, workload: &Workload, results: &PopulationResults) -> bool {
+    !is_classic(rule)
+        && !Rule::Clairvoyant.applies_to(workload)
+        && results.on(&workload.name).is_some_and(is_left_out)
 }
 
 /// What the threads share.
@@ -161,5 +186,21 @@ mod tests {
         assert!(one.of(Half::Tune).eq(two.of(Half::Tune)));
         assert!(PopulationResults::read(&file).unwrap().of(Half::Tune).eq(one.of(Half::Tune)));
         assert_eq!((one.looks(), one.of(Half::Report).count()), (0, 0));
+    }
+
+    #[test]
+    fn only_classic_rules_run_on_workloads_that_are_left_out() {
+        let rules = [&["symphony", "bound"][..], &CLASSIC].concat();
+        let todo = |results: &PopulationResults| campaign(&rules, 1).todo(results);
+        let mut results = PopulationResults::default();
+        let all = todo(&results);
+        assert!(all.iter().all(|todo| todo.rules.len() == 6 && todo.rules[..4].iter().all(is_classic)));
+        for (rps, Todo { workload, .. }) in [50.0, 51.0].into_iter().zip(&all) {
+            CLASSIC.iter().for_each(|rule| results.keep(workload, rule, &[rps]));
+        }
+        let left = todo(&results);
+        let rules = |at: usize| left.iter().find(|todo| todo.workload.name == all[at].workload.name);
+        let counts = [0, 1, 2, 3].map(|at| rules(at).map_or(0, |todo| todo.rules.len()));
+        assert_eq!(counts, [0, 2, 6, 6]);
     }
 }

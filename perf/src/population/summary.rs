@@ -8,7 +8,8 @@ use super::rules::{BOUND, CLAIRVOYANT, CLASSIC, DEFAULT};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// Workloads whose best classic goodput is at most this are left out: a few requests decide them.
+/// Workloads whose best classic goodput is at most this are left out of the distributions: a few
+/// requests decide them.
 pub const LEAST_RPS: f64 = 50.0;
 
 /// A rule's goodput over that of the best classic rule, workload by workload.
@@ -61,6 +62,11 @@ fn mean(found: &WorkloadResult, rule: &str) -> Option<f64> {
 fn best_classic(found: &WorkloadResult) -> Option<f64> {
     let means: Option<Vec<f64>> = CLASSIC.iter().map(|rule| mean(found, rule)).collect();
     means?.into_iter().reduce(f64::max)
+}
+
+/// Returns true if the workload is known to be left out of the distributions.
+pub fn is_left_out(found: &WorkloadResult) -> bool {
+    best_classic(found).is_some_and(|best| best <= LEAST_RPS)
 }
 
 /// The bound over the best classic rule below which there is little to gain.
