@@ -37,7 +37,7 @@ pub fn distributions(results: &PopulationResults, half: Half) -> Vec<Distributio
 
 fn distribution(results: &PopulationResults, half: Half, rule: &str) -> Distribution {
     let ratio = |found: &WorkloadResult| {
-        let best = best_classic(found).filter(|&best| best > LEAST_RPS)?;
+        let best = counted(found)?;
         Some((found.name.clone(), mean(found, rule)? / best))
     };
     let mut ratios: Vec<(String, f64)> = results.of(half).filter_map(ratio).collect();
@@ -64,6 +64,11 @@ fn best_classic(found: &WorkloadResult) -> Option<f64> {
     means?.into_iter().reduce(f64::max)
 }
 
+/// Returns the highest mean of the classic rules if the workload is in the distributions.
+fn counted(found: &WorkloadResult) -> Option<f64> {
+    best_classic(found).filter(|&best| best > LEAST_RPS)
+}
+
 /// Returns true if the workload is known to be left out of the distributions.
 pub fn is_left_out(found: &WorkloadResult) -> bool {
     best_classic(found).is_some_and(|best| best <= LEAST_RPS)
@@ -76,7 +81,7 @@ const LITTLE: f64 = 1.05;
 /// half: no rule can gain more; `None` where that is not known.
 pub fn room(results: &PopulationResults, half: Half) -> Option<String> {
     let room = |found: &WorkloadResult| {
-        let best = best_classic(found).filter(|&best| best > LEAST_RPS)?;
+        let best = counted(found)?;
         Some(mean(found, BOUND)? / best)
     };
     let mut rooms: Vec<f64> = results.of(half).filter_map(room).collect();
@@ -95,7 +100,7 @@ pub fn room(results: &PopulationResults, half: Half) -> Option<String> {
 /// there are fewer than two seeds.
 pub fn without_chance(results: &PopulationResults, half: Half) -> Option<f64> {
     let ratio = |found: &WorkloadResult| {
-        let best = best_classic(found).filter(|&best| best > LEAST_RPS)?;
+        let best = counted(found)?;
         let ours = found.goodput_rps.get(DEFAULT)?;
         let classic: Option<Vec<&Vec<f64>>> =
             CLASSIC.iter().map(|rule| found.goodput_rps.get(*rule)).collect();
