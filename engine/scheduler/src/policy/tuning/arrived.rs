@@ -15,6 +15,9 @@ const SHAPES: RangeInclusive<f64> = 0.05..=1.0;
 /// for which it counts.
 const EXPECTED_SHAPE: (f64, f64) = (0.2, 20.0);
 
+/// The gaps of a model by which its bursts are drawn to those of all.
+const DRAWN_BY: f64 = 50.0;
+
 /// The requests, as many of each model, that are expected before anything has come.
 const EXPECTED_REQUESTS: f64 = 20.0;
 
@@ -41,7 +44,9 @@ pub(super) struct Arrived {
 struct ArrivedOfModel {
     count: f64,
     last: Option<Nanos>,
-    /// The sum of the gaps, in seconds.
+    /// The number of gaps between its requests.
+    gaps: f64,
+    /// Their sum, in seconds.
     sum: f64,
     /// The sum of the gaps' logarithms, short ones being as long as those that just are not.
     logarithms: f64,
@@ -55,25 +60,31 @@ impl Arrived {
         Arrived { models: vec![ArrivedOfModel::default(); models], news_from: NEWS.0 }
     }
 
-    /// Adds requests, in the order of their arrival. Where some were left out before the first of
-    /// them, the gap counts as it is, as one among thousands. Returns true if that is news: there
-    /// are some hundreds, or several times as many as when it last did, until there are enough.
-    pub(super) fn add(&mut self, recent: &VecDeque<Request>) -> bool {
+    /// Adds requests, in the order of their arrival. `follow` is false if some before the first of
+    /// them were left out: nothing is known of the gaps to those. Returns true if that is news:
+    /// there are some hundreds, or several times as many as when it last did, until there are
+    /// enough.
+    pub(super) fn add(&mut self, recent: &VecDeque<Request>, follow: bool) -> bool {
+        if !follow {
+            self.models.iter_mut().for_each(|of| of.last = None);
+        }
         for request in recent {
             let of = &mut self.models[request.queue.0 as usize];
             of.count += 1.0;
             if let Some(last) = of.last.replace(request.arrival) {
                 let gap = (request.arrival - last).max(Nanos(1)).as_secs_f64();
+                of.gaps += 1.0;
                 of.sum += gap;
-                let short = SHORT * of.sum / (of.count - 1.0);
+                let short = SHORT * of.sum / of.gaps;
                 of.logarithms += gap.max(short).ln();
                 of.short += f64::from(gap < short);
             }
         }
         let count = self.count();
-        let is_news = (self.news_from..ENOUGH).contains(&count);
+        let is_news = count >= self.news_from;
         if is_news {
-            self.news_from = NEWS.1 * count;
+            let next = NEWS.1 * count;
+            self.news_from = if next < ENOUGH { next } else { f64::INFINITY };
         }
         is_news
     }
@@ -90,17 +101,61 @@ impl Arrived {
     }
 
     /// Returns the shape of the gamma distributions from which the gaps between a model's requests
-    /// would most likely come, all models having the same one.
+    /// would most likely come if all models had the same one.
     pub(super) fn shape(&self) -> f64 {
-        let (expected, for_gaps) = EXPECTED_SHAPE;
-        let (mut spread, mut gaps, mut short) = (for_gaps * spread_of(expected), for_gaps, 0.0);
-        for of in self.models.iter().filter(|of| of.count > 1.0) {
-            let own = of.count - 1.0;
-            spread += own * (of.sum / own).ln() - of.logarithms;
-            short += of.short;
-            gaps += own;
-        }
-        shape_of(spread / gaps, short / gaps).clamp(*SHAPES.start(), *SHAPES.end())
+        self.bursts().shape()
+    }
+
+    /// Returns the shape of each model's own distribution: that of all, the fewer of its requests
+    /// have come.
+    pub(super) fn shapes(&self) -> Vec<f64> {
+        let all = self.bursts().times(DRAWN_BY);
+        self.models.iter().map(|of| all.and(of.bursts()).shape()).collect()
+    }
+
+    /// The bursts of all models.
+    fn bursts(&self) -> Bursts {
+        let (expected, gaps) = EXPECTED_SHAPE;
+        let expected = Bursts { gaps, spread: gaps * spread_of(expected), short: 0.0 };
+        self.models.iter().fold(expected, |all, of| all.and(of.bursts()))
+    }
+}
+
+impl ArrivedOfModel {
+    fn bursts(&self) -> Bursts {
+        let ArrivedOfModel { gaps, sum, logarithms, short, .. } = *self;
+        let spread = if gaps > 0.0 { gaps * (sum / gaps).ln() - logarithms } else { 0.0 };
+        Bursts { gaps, spread, short }
+    }
+}
+
+/// How unequal gaps are.
+#[derive(Clone, Copy)]
+struct Bursts {
+    /// The number of gaps.
+    gaps: f64,
+    /// So many times the logarithm of their mean, less the sum of their logarithms.
+    spread: f64,
+    /// The number of short ones.
+    short: f64,
+}
+
+impl Bursts {
+    /// Returns them together with those of other gaps, which may have another mean.
+    fn and(self, more: Bursts) -> Bursts {
+        let Bursts { gaps, spread, short } = more;
+        Bursts { gaps: self.gaps + gaps, spread: self.spread + spread, short: self.short + short }
+    }
+
+    /// Returns the same bursts, of so many gaps.
+    fn times(self, gaps: f64) -> Bursts {
+        let times = gaps / self.gaps;
+        Bursts { gaps, spread: times * self.spread, short: times * self.short }
+    }
+
+    /// Returns the likeliest shape.
+    fn shape(self) -> f64 {
+        shape_of(self.spread / self.gaps, self.short / self.gaps).clamp(*SHAPES.start(), *SHAPES.end())
     }
 }
 
@@ -140,7 +195,7 @@ mod tests {
         }
         requests.sort_by_key(|request| request.arrival);
         let mut arrived = Arrived::none_of(rates.len());
-        arrived.add(&requests.into());
+        arrived.add(&requests.into(), true);
         arrived
     }
 
@@ -159,6 +214,45 @@ mod tests {
     }
 
     #[test]
+    fn each_model_has_bursts_of_its_own_once_it_has_requests() {
+        let arrivals = [(Arrival::Poisson, 2_000), (Arrival::Gamma(0.1), 2_000), (Arrival::Poisson, 5)];
+        let mut requests = Vec::new();
+        for (model, (arrival, count)) in arrivals.iter().enumerate() {
+            let queue = ModelId(model as u32).only_queue();
+            let arrivals = Arrivals::new(arrival, 100.0, 7 + model as u64).unwrap().take(*count);
+            requests.extend(arrivals.map(|arrival| Request { arrival, queue, ..Request::default() }));
+        }
+        requests.sort_by_key(|request| request.arrival);
+        let mut arrived = Arrived::none_of(3);
+        assert!(arrived.shapes().iter().all(|shape| (shape - arrived.shape()).abs() < 1e-9));
+        arrived.add(&requests.into(), true);
+        let shapes = arrived.shapes();
+        assert!(shapes[0] > 0.85 && (0.09..0.12).contains(&shapes[1]), "{shapes:?}");
+        // Of the third, what is known is what all have.
+        assert!((shapes[2] / arrived.shape() - 1.0).abs() < 0.15, "{shapes:?}");
+    }
+
+    #[test]
+    fn a_gap_to_requests_that_were_left_out_is_none() {
+        let at = |second: u64, id: u64| Nanos::from_secs(second) + Nanos::from_micros(100 * id);
+        let second = |second| {
+            let request = |id| Request { arrival: at(second, id), ..Request::default() };
+            (0..1_000).map(request).collect::<VecDeque<_>>()
+        };
+        let mut arrived = Arrived::none_of(1);
+        let shapes = [(0, true), (30, false), (60, false)].map(|(start, follow)| {
+            arrived.add(&second(start), follow);
+            arrived.shape()
+        });
+        assert_eq!(shapes, [1.0; 3], "requests at equal distances, 30 s apart from time to time");
+        let mut followed = Arrived::none_of(1);
+        for start in [0, 30, 60] {
+            followed.add(&second(start), true);
+        }
+        assert!(followed.shape() < 0.3, "where none was left out, they come in bursts");
+    }
+
+    #[test]
     fn few_requests_say_little() {
         let none = Arrived::none_of(4);
         assert!((none.shape() - 0.2).abs() < 1e-9 && none.shares() == [0.25; 4]);
@@ -166,7 +260,7 @@ mod tests {
         assert!((0.2..0.3).contains(&few), "{few}");
         let mut arrived = Arrived::none_of(2);
         for (more, expected) in [(10, 2.0 / 3.0), (970, 0.99)] {
-            arrived.add(&vec![Request::default(); more].into());
+            arrived.add(&vec![Request::default(); more].into(), true);
             let shares = arrived.shares();
             assert!((shares[0] - expected).abs() < 1e-9, "{shares:?}");
             assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{shares:?}");
@@ -177,7 +271,11 @@ mod tests {
     fn eight_times_as_many_requests_are_news_until_there_are_enough() {
         let mut arrived = Arrived::none_of(1);
         let some = |count: usize| VecDeque::from(vec![Request::default(); count]);
-        let news = [0, 199, 1, 1_399, 1, 11_200, 30_000, 100_000].map(|count| arrived.add(&some(count)));
+        let news =
+            [0, 199, 1, 1_399, 1, 11_200, 30_000, 100_000].map(|count| arrived.add(&some(count), true));
         assert_eq!(news, [false, false, true, false, true, true, false, false]);
+        // More than enough at once are news too.
+        let mut arrived = Arrived::none_of(1);
+        assert_eq!([100_000, 1_000].map(|count| arrived.add(&some(count), true)), [true, false]);
     }
 }

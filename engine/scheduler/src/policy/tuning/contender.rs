@@ -36,6 +36,11 @@ const DRAWN_BY: f64 = 200.0;
 /// with what is worse where bursts are rare.
 const ERRORS: f64 = 0.5;
 
+/// The part of the slices in which a setting has to lose more than another one to lose steadily,
+/// and the part of the requests that it has to lose then without any stress: that is a reason to
+/// leave it, whatever is lost under stress.
+const STEADY: (f64, f64) = (0.9, 0.003);
+
 /// The looks whose slices are kept.
 const LOOKS: usize = 8;
 
@@ -46,6 +51,8 @@ struct SliceLosses {
     all: f64,
     /// Bad requests without stress, and of those under stress as many as [`TELLING`] leaves.
     telling: f64,
+    /// Bad requests without stress.
+    now: f64,
 }
 
 /// A setting, and what was found under it.
@@ -87,10 +94,12 @@ impl Contender {
             let more = hopeless.unwrap_or_else(|| replay(self.setting, stress));
             found.fade(kept);
             found.add(&more);
-            let telling = if STRESS[stress] > 1.0 { TELLING / more.bad_rate().max(TELLING) } else { 1.0 };
+            let is_now = STRESS[stress] == 1.0;
+            let telling = if is_now { 1.0 } else { TELLING / more.bad_rate().max(TELLING) };
             for (sum, bad) in slices.iter_mut().zip(more.bad_in) {
                 sum.all += bad;
                 sum.telling += telling * bad;
+                sum.now += if is_now { bad } else { 0.0 };
             }
             last = Some(more);
         }
@@ -100,6 +109,7 @@ impl Contender {
         for slice in &mut self.slices {
             slice.all *= kept;
             slice.telling *= kept;
+            slice.now *= kept;
         }
         self.slices.extend(slices);
     }
@@ -122,7 +132,17 @@ impl Contender {
             let squares: f64 = differences().map(|difference| difference * difference).sum();
             differences().sum::<f64>() - ERRORS * squares.sqrt()
         };
-        other.handicap - self.handicap + saves(|slice| slice.all).max(saves(|slice| slice.telling))
+        let sure = saves(|slice| slice.all).max(saves(|slice| slice.telling));
+        other.handicap - self.handicap + sure.max(self.steadily_saves(other))
+    }
+
+    /// Returns the number of bad requests without stress that this setting saves of those under
+    /// `other`, less those that are no reason to change, if it saves some in nearly every slice.
+    fn steadily_saves(&self, other: &Contender) -> f64 {
+        let differences = || other.slices.iter().zip(&self.slices).map(|(theirs, own)| theirs.now - own.now);
+        let steady = differences().filter(|&saved| saved > 0.0).count() as f64;
+        let is_steady = steady >= STEADY.0 * self.slices.len() as f64;
+        if is_steady { differences().sum::<f64>() - STEADY.1 * self.offered() } else { f64::NEG_INFINITY }
     }
 
     /// Returns what serving took, without stress.
@@ -294,6 +314,24 @@ mod tests {
         };
         assert!(found(0.0, 200.0).surely_saves(&found(4.0, 200.0)) > 0.0, "a third is lost in any case");
         assert!(found(0.0, 25.0).surely_saves(&found(0.5, 25.0)) < 0.0, "all that is lost counts");
+    }
+
+    #[test]
+    fn what_is_lost_steadily_is_saved_whatever_is_lost_under_stress() {
+        let found = |now: fn(usize) -> f64, stressed: f64| {
+            let mut contender = Contender::all(RuleSetting::default(), &[]).next().unwrap();
+            contender.find(1.0, |_, stress| {
+                let bad_in = core::array::from_fn(|slice| [now(slice), stressed][stress]);
+                let tally = ReplayTally { offered: 10_000.0, bad: bad_in.iter().sum() };
+                ReplayOutcome { models: vec![tally], bad_in, ..Default::default() }
+            });
+            contender
+        };
+        let collapses = found(|_| 0.0, 300.0);
+        let saved_of = |now| collapses.surely_saves(&found(now, 20.0));
+        assert!(saved_of(|_| 5.0) > 0.0, "a setting that loses 0.8 % all the time");
+        assert!(saved_of(|slice| if slice < 8 { 10.0 } else { 0.0 }) < 0.0, "as much in half of the time");
+        assert!(saved_of(|_| 1.0) < 0.0, "0.16 %");
     }
 
     #[test]

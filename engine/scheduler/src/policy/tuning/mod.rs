@@ -86,6 +86,8 @@ pub struct Tuner {
     longest: Nanos,
     /// The last requests that came since the last look.
     recent: VecDeque<Request>,
+    /// True if some before these were left out since the last look.
+    has_left_out: bool,
     last_look: Nanos,
     pause: Nanos,
     load: Load,
@@ -128,6 +130,7 @@ impl Tuner {
             deferral,
             prefer,
             recent: VecDeque::with_capacity(REPLAYED),
+            has_left_out: false,
             last_look: Nanos::ZERO,
             pause: Nanos::ZERO,
             load: Load::default(),
@@ -204,6 +207,7 @@ impl Tuner {
             || (self.recent.len() >= REPLAYED && self.recent.front().is_some_and(is_old))
         {
             self.recent.pop_front();
+            self.has_left_out = true;
         }
     }
 
@@ -230,7 +234,8 @@ impl Tuner {
             self.arrived = Arrived::none_of(self.workload.models.len());
             self.begin();
         }
-        if self.arrived.add(&self.recent) {
+        let follow = !core::mem::take(&mut self.has_left_out);
+        if self.arrived.add(&self.recent, follow) {
             self.search_limits();
         }
         if self.has_changed && change.is_some_and(|times| times < FELL) {

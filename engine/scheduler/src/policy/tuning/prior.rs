@@ -70,7 +70,7 @@ impl Limits {
         let rates: Vec<f64> = workload.models.iter().map(|model| model.share * full).collect();
         let shape = arrived.shape();
         let is_first = self.points.is_empty();
-        let requests = made_up(&workload, &rates, shape, REQUESTS[usize::from(!is_first)]);
+        let requests = made_up(&workload, &rates, &arrived.shapes(), REQUESTS[usize::from(!is_first)]);
         let Some(last) = requests.last() else { return };
         let counted = Nanos(last.arrival.0 / 8)..last.arrival;
         let full_load = ReplayedRequests { requests: (&requests).into(), rates: (&rates).into(), counted };
@@ -116,11 +116,12 @@ fn load(point: usize) -> f64 {
 }
 
 /// Returns `count` requests of all models at these rates, by arrival. The gaps between those of a
-/// model are of a gamma distribution of this shape.
-fn made_up(workload: &Workload, rates: &[f64], shape: f64, count: usize) -> Vec<Request> {
+/// model are of a gamma distribution of its shape.
+fn made_up(workload: &Workload, rates: &[f64], shapes: &[f64], count: usize) -> Vec<Request> {
     let end = Nanos::from_secs_f64(count as f64 / rates.iter().sum::<f64>());
     let mut requests = Vec::new();
-    for (index, (model, &rate)) in workload.models.iter().zip(rates).enumerate() {
+    for (index, (model, (&rate, &shape))) in workload.models.iter().zip(rates.iter().zip(shapes)).enumerate()
+    {
         let stream = Arrivals::new(&Arrival::Gamma(shape), rate, stream_seed(1, index as u64));
         let due = |at: Nanos| if model.slo < NO_DEADLINE { at + model.slo } else { NO_DEADLINE };
         let arrivals = stream.into_iter().flatten().take_while(|&at| at < end);
