@@ -46,7 +46,7 @@ struct ArrivedOfModel {
     last: Option<Nanos>,
     /// The number of gaps between its requests.
     gaps: f64,
-    /// Their sum, in seconds.
+    /// The sum of the gaps, in seconds.
     sum: f64,
     /// The sum of the gaps' logarithms, short ones being as long as those that just are not.
     logarithms: f64,
@@ -134,7 +134,7 @@ impl ArrivedOfModel {
 struct Bursts {
     /// The number of gaps.
     gaps: f64,
-    /// So many times the logarithm of their mean, less the sum of their logarithms.
+    /// The logarithm of the gaps' mean less the mean of their logarithms, times their number.
     spread: f64,
     /// The number of short ones.
     short: f64,
