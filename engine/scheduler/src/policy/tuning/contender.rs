@@ -124,13 +124,13 @@ impl Contender {
     /// Returns the number of bad requests that this setting saves of those under `other`, less the
     /// part of the standard error that the differences of the slices show. Bad requests come in
     /// bursts, so one burst says less than as many bad requests that are spread. What is lost under
-    /// much stress is left out beyond a part if more is saved for sure without it.
+    /// much stress is left out beyond a part if more is saved for sure without it, and all that is
+    /// lost under stress if `other` loses more steadily.
     pub(super) fn surely_saves(&self, other: &Contender) -> f64 {
         let saves = |of: fn(&SliceLosses) -> f64| {
-            let differences =
-                || other.slices.iter().zip(&self.slices).map(|(theirs, own)| of(theirs) - of(own));
-            let squares: f64 = differences().map(|difference| difference * difference).sum();
-            differences().sum::<f64>() - ERRORS * squares.sqrt()
+            let saved = self.saved(other, of);
+            let squares: f64 = saved.clone().map(|saved| saved * saved).sum();
+            saved.sum::<f64>() - ERRORS * squares.sqrt()
         };
         let sure = saves(|slice| slice.all).max(saves(|slice| slice.telling));
         other.handicap - self.handicap + sure.max(self.steadily_saves(other))
@@ -139,10 +139,15 @@ impl Contender {
     /// Returns the number of bad requests without stress that this setting saves of those under
     /// `other`, less those that are no reason to change, if it saves some in nearly every slice.
     fn steadily_saves(&self, other: &Contender) -> f64 {
-        let differences = || other.slices.iter().zip(&self.slices).map(|(theirs, own)| theirs.now - own.now);
-        let steady = differences().filter(|&saved| saved > 0.0).count() as f64;
+        let saved = self.saved(other, |slice| slice.now);
+        let steady = saved.clone().filter(|&saved| saved > 0.0).count() as f64;
         let is_steady = steady >= STEADY.0 * self.slices.len() as f64;
-        if is_steady { differences().sum::<f64>() - STEADY.1 * self.offered() } else { f64::NEG_INFINITY }
+        if is_steady { saved.sum::<f64>() - STEADY.1 * self.offered() } else { f64::NEG_INFINITY }
+    }
+
+    /// Returns the losses of each slice under `other`, less those under this setting.
+    fn saved(&self, other: &Contender, of: fn(&SliceLosses) -> f64) -> impl Iterator<Item = f64> + Clone {
+        other.slices.iter().zip(&self.slices).map(move |(theirs, own)| of(theirs) - of(own))
     }
 
     /// Returns what serving took, without stress.
