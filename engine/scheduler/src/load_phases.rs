@@ -59,7 +59,7 @@ impl LoadPhases {
 
     /// Returns the load at a time over the mean.
     pub fn factor(&self, now: Nanos) -> f64 {
-        let Some(mut left) = now.0.checked_rem(self.cycle()) else { return 1.0 };
+        let Some(mut left) = now.0.checked_rem(self.cycle().0) else { return 1.0 };
         for phase in &*self.0 {
             if left < phase.lasts.0 {
                 return phase.factor;
@@ -72,7 +72,7 @@ impl LoadPhases {
     /// Returns the time, ns, by which there was as much load as a steady one has by `steady_ns`:
     /// arrivals of a steady rate become arrivals of a rate with these phases.
     pub fn time_of(&self, steady_ns: f64) -> f64 {
-        let cycle = self.cycle() as f64;
+        let cycle = self.cycle().0 as f64;
         if cycle == 0.0 {
             return steady_ns;
         }
@@ -90,9 +90,14 @@ impl LoadPhases {
         at
     }
 
-    /// Returns the length of all phases together, ns.
-    fn cycle(&self) -> u64 {
-        self.0.iter().map(|phase| phase.lasts.0).sum()
+    /// Returns the phases in order.
+    pub fn iter(&self) -> impl Iterator<Item = &LoadPhase> {
+        self.0.iter()
+    }
+
+    /// Returns the length of all phases together, after which they repeat.
+    pub fn cycle(&self) -> Nanos {
+        Nanos(self.0.iter().map(|phase| phase.lasts.0).sum())
     }
 }
 
@@ -141,7 +146,7 @@ mod tests {
             steady.sort_by(f64::total_cmp);
             let times: Vec<f64> = steady.iter().map(|&ns| load.time_of(ns)).collect();
             prop_assert!(times.windows(2).all(|two| two[0] <= two[1]), "{times:?}");
-            let cycle = load.cycle() as f64;
+            let cycle = load.cycle().0 as f64;
             for (ns, time) in steady.iter().zip(times) {
                 prop_assert!((time - ns).abs() <= cycle * 1.000_001, "{ns} {time}");
             }

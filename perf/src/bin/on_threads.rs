@@ -41,7 +41,7 @@ struct OnThreadsResult {
 }
 
 fn by_name(name: &str) -> Result<Workload, String> {
-    Half::by_name(name).ok_or_else(|| "give a name from tune-000 to tune-399".to_owned())
+    Half::by_name(name).ok_or_else(|| "give a name like tune-017 or mixed-017, from 000 to 399".to_owned())
 }
 
 fn main() -> ExitCode {

@@ -23,7 +23,7 @@ use symphony_perf::population::summary::{distributions, room, table, without_cha
 #[command(name = "population", version, after_help = AFTER_HELP)]
 struct PopulationOptions {
     /// The half to run: `tune`, to find a rule on, or `report`, which is only looked at to report;
-    /// the file says how often
+    /// the file says how often. Or `mixed`: workloads of another kind, whose models differ more
     #[arg(long, default_value = "tune", value_name = "HALF", value_parser = half)]
     half: Half,
     /// Rules, each a policy, or a policy and a drop rule as in work-conserving:timeout;
@@ -69,13 +69,13 @@ fn default_rules() -> Vec<Rule> {
 }
 
 fn half(name: &str) -> Result<Half, String> {
-    Half::parse(name).ok_or_else(|| "give tune or report".to_owned())
+    Half::parse(name).ok_or_else(|| "give tune, report or mixed".to_owned())
 }
 
 fn workload_file(name: &str) -> Result<String, String> {
     Half::by_name(name)
         .map(|workload| symphony_perf::population::generator::toml(&workload))
-        .ok_or_else(|| "give a name from tune-000 to tune-399, or from report-000 to report-399".to_owned())
+        .ok_or_else(|| "give a name like tune-017, report-017 or mixed-017, from 000 to 399".to_owned())
 }
 
 fn main() -> ExitCode {

@@ -1,8 +1,10 @@
-//! The generator: workload number n of either half of the population, always the same one.
+//! The generator: workload number n of either half of the population, or of the mixed workloads
+//! beside it, always the same one.
 
 use crate::zoo::{Model, zoo_1080ti, zoo_a100};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
+use symphony_scheduler::load_phases::{LoadPhase, LoadPhases};
 use symphony_scheduler::sim::arrivals::stream_seed;
 use symphony_scheduler::sim::goodput::ideal_rate;
 use symphony_scheduler::workload::{Arrival, Network, Workload, WorkloadModel};
@@ -15,7 +17,7 @@ pub const VERSION: u32 = 4;
 /// The seed of all of them.
 const SEED: u64 = 1;
 
-/// The number of workloads in each half.
+/// The number of workloads in each half, and of mixed ones.
 pub const HALF: usize = 400;
 
 /// The requests that each model gets at any rate, unless that takes over [`LONGEST`]: of fewer, one
@@ -40,24 +42,41 @@ const WARMUP: (f64, f64) = (3.0, 4.0);
 /// An SLO is at least this many times l(1): less leaves no time to wait while another batch runs.
 const TIGHTEST: f64 = 2.05;
 
-/// A half of the population.
+/// The factor on each model's SLO in a mixed workload, beside that on all of them.
+const OWN_SLO: (f64, f64) = (0.5, 4.0);
+
+/// The part of the most frequent model's rate that each model of a mixed workload may have.
+const OWN_RATE: (f64, f64) = (0.03, 1.0);
+
+/// The lengths of the phases in which rates go up and down, in seconds, and the rates in them, each
+/// over the others.
+const PHASES: [(f64, f64); 2] = [(0.3, 5.0), (1.0, 4.0)];
+
+/// A run has at least so many rounds of all phases.
+const ROUNDS: u64 = 3;
+
+/// A half of the population, or the workloads beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Half {
     /// The half on which a rule is found.
     Tune,
     /// The half that is only looked at to report.
     Report,
+    /// Workloads of another kind: each model has arrivals, a rate and a tightness of its SLO of its
+    /// own. In a third of them all rates go up and down together, in another third each by itself.
+    Mixed,
 }
 
 impl Half {
-    /// Both halves.
-    pub const ALL: [Half; 2] = [Half::Tune, Half::Report];
+    /// Both halves, and the mixed workloads.
+    pub const ALL: [Half; 3] = [Half::Tune, Half::Report, Half::Mixed];
 
     /// Returns the name in workloads' names and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Half::Tune => "tune",
             Half::Report => "report",
+            Half::Mixed => "mixed",
         }
     }
 
@@ -72,10 +91,15 @@ impl Half {
         let mut draw = Draw(Pcg64Mcg::seed_from_u64(seed));
         let gpus = draw.log_uniform(1.0, 129.0) as usize;
         let count = draw.log_uniform(1.0, 49.0) as usize;
-        let mut workload = Workload::of_models(gpus, 1.0, draw.models(count));
+        let mixed = self == Half::Mixed;
+        let mut workload = Workload::of_models(gpus, 1.0, draw.models(count, mixed));
         workload.name = format!("{}-{number:03}", self.name());
         workload.seed = seed;
-        draw.traffic(&mut workload.models);
+        if mixed {
+            draw.mixed_traffic(&mut workload.models);
+        } else {
+            draw.traffic(&mut workload.models);
+        }
         if draw.uniform() < 0.25 {
             draw.network(&mut workload);
         }
@@ -109,8 +133,13 @@ pub fn toml(workload: &Workload) -> String {
     for model in models {
         let WorkloadModel { name, slo, share, arrival, .. } = model;
         let (alpha, beta) = workload_profile(model);
-        let arrival = match arrival {
+        let (process, phases) = match arrival {
+            Arrival::Phased(process, phases) => (&**process, phases.clone()),
+            process => (process, LoadPhases::default()),
+        };
+        let arrival = match process {
             Arrival::Gamma(shape) => format!("gamma:{shape}"),
+            Arrival::Uniform => "uniform".to_owned(),
             _ => "poisson".to_owned(),
         };
         text += &format!(
@@ -120,6 +149,13 @@ pub fn toml(workload: &Workload) -> String {
             beta.as_millis_f64(),
             slo.as_millis_f64(),
         );
+        if !phases.is_steady() {
+            let phase = |LoadPhase { lasts, factor }: &LoadPhase| {
+                format!("{{ for_s = {:?}, factor = {factor:?} }}", lasts.as_secs_f64())
+            };
+            let phases: Vec<String> = phases.iter().map(phase).collect();
+            text += &format!("phases = [{}]\n", phases.join(", "));
+        }
     }
     text
 }
@@ -139,6 +175,11 @@ fn timed(workload: Workload) -> Workload {
         Nanos::from_secs_f64(slos.fold(seconds, f64::max))
     };
     let [warmup, duration] = [WARMUP, SHORTEST].map(at_least);
+    let rounds = |model: &WorkloadModel| match &model.arrival {
+        Arrival::Phased(_, phases) => Nanos(ROUNDS * phases.cycle().0),
+        _ => Nanos::ZERO,
+    };
+    let duration = workload.models.iter().map(rounds).fold(duration, Nanos::max);
     let rate_rps = EXPECTED * ideal_rate(&workload);
     at_rate(&Workload { warmup, duration, ..workload }, rate_rps)
 }
@@ -168,8 +209,8 @@ impl Draw {
     }
 
     /// Draws the models: copies of one, those of a zoo, or random ones. All SLOs are as much
-    /// tighter or looser than their own.
-    fn models(&mut self, count: usize) -> Vec<WorkloadModel> {
+    /// tighter or looser than their own, and in mixed workloads each by a factor of its own too.
+    fn models(&mut self, count: usize, mixed: bool) -> Vec<WorkloadModel> {
         let zoo = self.one_of(&[zoo_1080ti as fn() -> _, zoo_a100])();
         let drawn: Vec<Model<'_>> = match self.one_of(&["equal", "zoo", "random"]) {
             "equal" => {
@@ -180,9 +221,10 @@ impl Draw {
             _ => (0..count).map(|_| self.random_model()).collect(),
         };
         let factor = self.log_uniform(0.75, 3.0);
-        let scaled = drawn
-            .iter()
-            .map(|model| model.with_slo((model.slo_ms * factor).max(TIGHTEST * model.latency_ms(1.0))));
+        let scaled = drawn.iter().map(|model| {
+            let own = if mixed { self.log_uniform(OWN_SLO.0, OWN_SLO.1) } else { 1.0 };
+            model.with_slo((model.slo_ms * factor * own).max(TIGHTEST * model.latency_ms(1.0)))
+        });
         scaled
             .enumerate()
             .map(|(at, model)| {
@@ -208,6 +250,40 @@ impl Draw {
             model.share = (at as f64 + 1.0).powf(-exponent) / sum;
             model.arrival = if arrival == 1.0 { Arrival::Poisson } else { Arrival::Gamma(arrival) };
         }
+    }
+
+    /// Draws a share and a way to arrive for each model, and phases for all or each or none.
+    fn mixed_traffic(&mut self, models: &mut [WorkloadModel]) {
+        let common = self.phases();
+        let phased = self.one_of(&["none", "all", "each"]);
+        for model in models.iter_mut() {
+            model.share = self.log_uniform(OWN_RATE.0, OWN_RATE.1);
+            let process = match self.one_of(&[None, Some(1.0), Some(0.5), Some(0.2), Some(0.05)]) {
+                None => Arrival::Uniform,
+                Some(1.0) => Arrival::Poisson,
+                Some(shape) => Arrival::Gamma(shape),
+            };
+            model.arrival = match phased {
+                "none" => process,
+                "all" => Arrival::Phased(process.into(), common.clone()),
+                _ => Arrival::Phased(process.into(), self.phases()),
+            };
+        }
+        let sum: f64 = models.iter().map(|model| model.share).sum();
+        models.iter_mut().for_each(|model| model.share /= sum);
+    }
+
+    /// Draws phases of a load that goes up and down.
+    fn phases(&mut self) -> LoadPhases {
+        let [lasts, factors] = PHASES;
+        let count = self.one_of(&[2, 3, 4]);
+        let phases: Vec<LoadPhase> = (0..count)
+            .map(|_| {
+                let lasts = Nanos::from_secs_f64(self.log_uniform(lasts.0, lasts.1));
+                LoadPhase { lasts, factor: self.log_uniform(factors.0, factors.1) }
+            })
+            .collect();
+        LoadPhases::new(&phases).expect("each has a length and a load")
     }
 
     /// Draws the network's delays. What a batch of one needs of them comes on top of each SLO.
@@ -237,8 +313,8 @@ mod tests {
     #[test]
     fn a_workload_is_the_same_each_time_and_no_two_are_alike() {
         let seeds: HashSet<u64> = all().map(|workload| workload.seed).collect();
-        assert_eq!(seeds.len(), 2 * HALF);
-        for name in ["tune-000", "report-399"] {
+        assert_eq!(seeds.len(), Half::ALL.len() * HALF);
+        for name in ["tune-000", "report-399", "mixed-007"] {
             assert_eq!(Half::by_name(name), Half::by_name(name));
             assert_eq!(Half::by_name(name).unwrap().name, name);
         }
@@ -251,7 +327,7 @@ mod tests {
     fn its_file_is_the_workload() {
         let folder = tempfile::tempdir().unwrap();
         for number in 0..40 {
-            let workload = Half::Tune.workload(number);
+            let workload = if number < 20 { Half::Tune } else { Half::Mixed }.workload(number);
             let file = folder.path().join(format!("{}.toml", workload.name));
             std::fs::write(&file, toml(&workload)).unwrap();
             let read = read_workload(&file).unwrap();
@@ -260,7 +336,8 @@ mod tests {
                 (&workload.name, workload.gpus, workload.network)
             );
             for (read, drawn) in read.models.iter().zip(&workload.models) {
-                assert_eq!((&read.name, &read.arrival, read.slo), (&drawn.name, &drawn.arrival, drawn.slo));
+                assert_eq!((&read.name, read.slo), (&drawn.name, drawn.slo));
+                assert_same_arrivals(&read.arrival, &drawn.arrival);
                 assert_eq!(read.profile.latency(1), drawn.profile.latency(1));
                 assert!((read.share - drawn.share).abs() < 1e-9);
             }
@@ -283,9 +360,34 @@ mod tests {
                 assert!(enough, "{}: {requests}", workload.name);
             }
         }
-        let share = |of: &dyn Fn(&Workload) -> bool| all().filter(of).count() as f64 / (2 * HALF) as f64;
+        let share = |of: &dyn Fn(&Workload) -> bool| {
+            all().filter(of).count() as f64 / (Half::ALL.len() * HALF) as f64
+        };
         assert!((share(&|workload| workload.network != Network::default()) - 0.25).abs() < 0.06);
         assert!((share(&|workload| workload.gpus < 12) - 0.5).abs() < 0.08);
         assert!((share(&|workload| workload.models.len() < 7) - 0.5).abs() < 0.08);
+    }
+
+    /// Asserts that two arrivals are the same, but for the last digits of factors.
+    fn assert_same_arrivals(read: &Arrival, drawn: &Arrival) {
+        let (Arrival::Phased(read, phases), Arrival::Phased(drawn, drawn_phases)) = (read, drawn) else {
+            assert_eq!(read, drawn);
+            return;
+        };
+        assert_eq!((read, phases.iter().count()), (drawn, drawn_phases.iter().count()));
+        for (read, drawn) in phases.iter().zip(drawn_phases.iter()) {
+            assert_eq!(read.lasts, drawn.lasts);
+            assert!((read.factor - drawn.factor).abs() < 1e-9, "{read:?} {drawn:?}");
+        }
+    }
+
+    #[test]
+    fn models_differ_in_mixed_workloads() {
+        let differs = |workload: &Workload| {
+            workload.models.iter().any(|model| model.arrival != workload.models[0].arrival)
+        };
+        for workload in all().filter(|workload| workload.models.len() > 10) {
+            assert_eq!(differs(&workload), workload.name.starts_with("mixed"), "{}", workload.name);
+        }
     }
 }
