@@ -1,6 +1,7 @@
 //! The clock. Pinned threads read a [`Clock`] once a duty cycle and pass `now` down; nothing below
 //! a driver ever reads one, so the simulator is a driver whose `now` is a variable.
 
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 pub use symphony_transport::Nanos;
 
@@ -36,6 +37,13 @@ impl Clock {
     pub fn now(&self) -> Nanos {
         Nanos(self.source.delta_as_nanos(self.origin, self.source.raw()))
     }
+}
+
+/// Returns the processor time that this thread has had. Costs a call of the system.
+#[cold]
+pub(crate) fn thread_cpu_time() -> Nanos {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 #[cfg(test)]

@@ -5,9 +5,8 @@
 
 use super::handler_panics::{HandlerPanics, contained};
 use super::turn;
-use crate::runtime::clock::Clock;
+use crate::runtime::clock::{Clock, thread_cpu_time};
 use crate::telemetry::Metrics;
-use rustix::time::{ClockId, clock_gettime};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -72,15 +71,9 @@ impl CoreTasks {
     fn now(&self) -> Nanos {
         match self.by {
             TurnClock::Elapsed => self.clock.now(),
-            TurnClock::Processor => processor_time(),
+            TurnClock::Processor => thread_cpu_time(),
         }
     }
-}
-
-#[cold]
-fn processor_time() -> Nanos {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 #[cfg(test)]
@@ -105,8 +98,8 @@ mod tests {
             ready_now(tasks.clone().measured(async {}));
             let busy = Duration::from_millis(30);
             ready_now(tasks.measured(async {
-                let began = processor_time();
-                while processor_time() - began < Nanos(busy.as_nanos() as u64) {}
+                let began = thread_cpu_time();
+                while thread_cpu_time() - began < Nanos(busy.as_nanos() as u64) {}
             }));
             let after = telemetry.turns().pop().unwrap();
             let CoreTurns { thread, long, longest } = &after;

@@ -10,11 +10,13 @@
 //! ```
 //!
 //! Bounds: at most [`MOST_REPLAYED`](symphony_scheduler::policy::tuning::MOST_REPLAYED) arrivals a
-//! look, each replayed once for each setting; a pause of nine times what the last look took, so at
-//! most a tenth of a core. A ModelThread pays two comparisons a request, and a ring's push for one
-//! that is wanted. A tuner that hangs or ends leaves the settings as they are.
+//! look, each replayed once for each setting; a tenth of a core, by its own processor time, and a
+//! second of it at once where it was less before. A ModelThread pays two comparisons a request, and
+//! a ring's push for one that is wanted. A tuner that hangs or ends leaves the settings as they
+//! are.
 
 mod link;
+mod look_budget;
 mod tuned_pool;
 mod tuner_thread;
 

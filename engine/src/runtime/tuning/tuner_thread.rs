@@ -1,8 +1,9 @@
 //! The tuner's thread: see the description of the folder.
 
 use super::link::{TunedLink, TunerLink, TuningOrder, tuning_link};
+use super::look_budget::LookBudget;
 use super::tuned_pool::{TunedPool, TunedRule};
-use crate::runtime::clock::Clock;
+use crate::runtime::clock::{Clock, thread_cpu_time};
 use crate::runtime::counters::rolling_profiles::RollingProfiles;
 use crate::runtime::counters::tuning::TuningCounts;
 use crate::runtime::frontend::ModelInfo;
@@ -15,9 +16,6 @@ use symphony_transport::Nanos;
 
 /// The time between two turns: the room for arrivals lasts for it at millions a second.
 const TURN: Duration = Duration::from_millis(5);
-
-/// The pause after a look, in times of what it took.
-const REST: u64 = 9;
 
 /// The niceness of the thread: whoever else wants the core has it.
 const NICENESS: i32 = 19;
@@ -45,8 +43,8 @@ pub(crate) struct TunerThread {
     table: Option<u64>,
     /// The number of the rolling profiles that the pools have.
     profiles: u64,
-    /// No look before this time.
-    rests_until: Nanos,
+    /// What looks may take of a core.
+    budget: LookBudget,
 }
 
 impl TunerThread {
@@ -57,7 +55,7 @@ impl TunerThread {
             pools: Vec::new(),
             table: None,
             profiles: 0,
-            rests_until: Nanos::ZERO,
+            budget: LookBudget::default(),
         }
     }
 
@@ -102,7 +100,7 @@ impl TunerThread {
             if let Some(count) = pool.wanted(now) {
                 order(&mut self.links, TuningOrder::Sample { group, count });
             }
-            if self.rests_until <= now && self.pools[group].as_ref().is_some_and(|pool| pool.is_due(now)) {
+            if self.budget.allows(now) && self.pools[group].as_ref().is_some_and(|pool| pool.is_due(now)) {
                 self.look(group, now);
             }
         }
@@ -156,11 +154,11 @@ impl TunerThread {
         let Some(pool) = &mut self.pools[group] else { return };
         // What is still on its way belongs to no look.
         order(&mut self.links, TuningOrder::Sample { group, count: 0 });
+        let began = thread_cpu_time();
         let changed = pool.look(now);
-        let done = self.plan.clock.now();
-        let took = done - now;
+        let took = thread_cpu_time() - began;
         self.plan.counts.looked(took.0, changed.is_some());
-        self.rests_until = done + Nanos(took.0 * REST);
+        self.budget.spend(self.plan.clock.now(), took);
         if let Some((old, new)) = changed {
             order(&mut self.links, TuningOrder::Set { group, setting: new });
             tracing::info!(sub_cluster = group, %old, %new, "the default rule goes on with another setting");
