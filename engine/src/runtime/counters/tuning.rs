@@ -17,7 +17,7 @@ pub struct TuningTally {
     pub looks: u64,
     /// The number of times that a sub-cluster went on with another setting.
     pub changes: u64,
-    /// The time that looks took, in nanoseconds.
+    /// The processor time that looks took, in nanoseconds.
     pub busy_ns: u64,
 }
 

@@ -133,7 +133,7 @@ pub(super) fn tuning(text: &mut Exposition, TuningTally { looks, changes, busy_n
     for (name, help, value) in [
         ("symphony_tuning_looks_total", "Times that recent requests were replayed.", looks as f64),
         ("symphony_tuning_changes_total", "Changes of the default rule's setting.", changes as f64),
-        ("symphony_tuning_seconds_total", "Time that replays took.", busy_ns as f64 / 1e9),
+        ("symphony_tuning_seconds_total", "Processor time that replays took.", busy_ns as f64 / 1e9),
     ] {
         text.family(name, MetricKind::Counter, help);
         text.sample(&[], value);
