@@ -44,11 +44,11 @@ mod tests {
     fn taken(budget: &mut LookBudget, from_s: u64, seconds: u64, took_ms: u64) -> f64 {
         let (mut now, mut taken) = (Nanos::from_secs(from_s), Nanos::ZERO);
         while now < Nanos::from_secs(from_s + seconds) {
-            now = now + Nanos::from_millis(1);
+            now += Nanos::from_millis(1);
             if budget.allows(now) {
                 let took = Nanos::from_millis(took_ms);
-                now = now + took;
-                taken = taken + took;
+                now += took;
+                taken += took;
                 budget.spend(now, took);
             }
         }
