@@ -16,7 +16,7 @@
 //! are.
 
 mod link;
-mod look_budget;
+mod processor_budget;
 mod tuned_pool;
 mod tuner_thread;
 

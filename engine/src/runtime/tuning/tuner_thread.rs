@@ -1,7 +1,7 @@
 //! The tuner's thread: see the description of the folder.
 
 use super::link::{TunedLink, TunerLink, TuningOrder, tuning_link};
-use super::look_budget::LookBudget;
+use super::processor_budget::ProcessorBudget;
 use super::tuned_pool::{TunedPool, TunedRule};
 use crate::runtime::clock::{Clock, thread_cpu_time};
 use crate::runtime::counters::rolling_profiles::RollingProfiles;
@@ -44,7 +44,7 @@ pub(crate) struct TunerThread {
     /// The number of the rolling profiles that the pools have.
     profiles: u64,
     /// What looks may take of a core.
-    budget: LookBudget,
+    budget: ProcessorBudget,
 }
 
 impl TunerThread {
@@ -55,7 +55,7 @@ impl TunerThread {
             pools: Vec::new(),
             table: None,
             profiles: 0,
-            budget: LookBudget::default(),
+            budget: ProcessorBudget::default(),
         }
     }
 

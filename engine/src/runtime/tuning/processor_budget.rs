@@ -10,28 +10,21 @@ const ONE_OF: u64 = 10;
 /// The processor time beyond that part from which on looks wait.
 const AT_ONCE: Nanos = Nanos::from_secs(1);
 
-/// The processor time that looks have had.
+/// The processor time that looks have had: when their part will have paid for it; past if it has.
 #[derive(Debug, Default)]
-pub(super) struct LookBudget {
-    /// What they had beyond their part, at `at`.
-    beyond: Nanos,
-    at: Nanos,
+pub(super) struct ProcessorBudget {
+    paid_by: Nanos,
 }
 
-impl LookBudget {
+impl ProcessorBudget {
     /// Returns true if a look may begin at `now`.
     pub(super) fn allows(&self, now: Nanos) -> bool {
-        self.beyond(now) < AT_ONCE
+        self.paid_by < now + Nanos(ONE_OF * AT_ONCE.0)
     }
 
     /// Counts the processor time of a look that ended at `now`.
     pub(super) fn spend(&mut self, now: Nanos, took: Nanos) {
-        *self = LookBudget { beyond: self.beyond(now) + took, at: now };
-    }
-
-    fn beyond(&self, now: Nanos) -> Nanos {
-        let part = now.0.saturating_sub(self.at.0) / ONE_OF;
-        Nanos(self.beyond.0.saturating_sub(part))
+        self.paid_by = self.paid_by.max(now) + Nanos(ONE_OF * took.0);
     }
 }
 
@@ -41,7 +34,7 @@ mod tests {
 
     /// Has looks of `took_ms` begin as soon as they may for so many seconds, and returns the
     /// seconds that they took.
-    fn taken(budget: &mut LookBudget, from_s: u64, seconds: u64, took_ms: u64) -> f64 {
+    fn taken(budget: &mut ProcessorBudget, from_s: u64, seconds: u64, took_ms: u64) -> f64 {
         let (mut now, mut taken) = (Nanos::from_secs(from_s), Nanos::ZERO);
         while now < Nanos::from_secs(from_s + seconds) {
             now += Nanos::from_millis(1);
@@ -58,7 +51,7 @@ mod tests {
     #[test]
     fn looks_take_a_second_at_once_and_a_tenth_of_a_core_in_the_long_run() {
         for took_ms in [10, 300, 2_000] {
-            let mut budget = LookBudget::default();
+            let mut budget = ProcessorBudget::default();
             let look = took_ms as f64 / 1e3;
             let first = taken(&mut budget, 0, 2, took_ms);
             assert!((1.0..1.3 + look).contains(&first), "{took_ms} ms: {first} s of two");
@@ -69,11 +62,11 @@ mod tests {
 
     #[test]
     fn a_long_rest_saves_no_more_than_a_short_one() {
-        let mut budget = LookBudget::default();
+        let mut budget = ProcessorBudget::default();
         budget.spend(Nanos::from_secs(5), Nanos::from_millis(1_500));
         assert!(!budget.allows(Nanos::from_secs(9)) && budget.allows(Nanos::from_secs(11)));
         let [short, long] = [20, 100_000].map(|from| {
-            let mut budget = LookBudget::default();
+            let mut budget = ProcessorBudget::default();
             budget.spend(Nanos::from_secs(5), Nanos::from_millis(1_500));
             taken(&mut budget, from, 2, 50)
         });
