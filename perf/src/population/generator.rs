@@ -134,8 +134,8 @@ pub fn toml(workload: &Workload) -> String {
         let WorkloadModel { name, slo, share, arrival, .. } = model;
         let (alpha, beta) = workload_profile(model);
         let (process, phases) = match arrival {
-            Arrival::Phased(process, phases) => (&**process, phases.clone()),
-            process => (process, LoadPhases::default()),
+            Arrival::Phased(process, phases) => (&**process, Some(phases)),
+            process => (process, None),
         };
         let arrival = match process {
             Arrival::Gamma(shape) => format!("gamma:{shape}"),
@@ -149,7 +149,7 @@ pub fn toml(workload: &Workload) -> String {
             beta.as_millis_f64(),
             slo.as_millis_f64(),
         );
-        if !phases.is_steady() {
+        if let Some(phases) = phases {
             let phase = |LoadPhase { lasts, factor }: &LoadPhase| {
                 format!("{{ for_s = {:?}, factor = {factor:?} }}", lasts.as_secs_f64())
             };
@@ -326,8 +326,8 @@ mod tests {
     #[test]
     fn its_file_is_the_workload() {
         let folder = tempfile::tempdir().unwrap();
-        for number in 0..40 {
-            let workload = if number < 20 { Half::Tune } else { Half::Mixed }.workload(number);
+        let tune = (0..40).map(|number| Half::Tune.workload(number));
+        for workload in tune.chain((0..20).map(|number| Half::Mixed.workload(number))) {
             let file = folder.path().join(format!("{}.toml", workload.name));
             std::fs::write(&file, toml(&workload)).unwrap();
             let read = read_workload(&file).unwrap();
