@@ -3,6 +3,7 @@
 
 use super::link::SampledArrival;
 use crate::runtime::frontend::ModelInfo;
+use std::sync::Arc;
 use symphony_scheduler::deferral::Deferral;
 use symphony_scheduler::drop_rule::DropRule;
 use symphony_scheduler::policy::tuning::{MOST_REPLAYED, Tuner};
@@ -25,10 +26,33 @@ pub(crate) struct TunedRule {
     pub(crate) network: Network,
 }
 
+/// A model of the highest class that a sub-cluster serves, as its tuner sees it.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct TunedModel {
+    id: ModelId,
+    name: String,
+    slo: Nanos,
+    /// The profile of its load.
+    profile: Arc<Profile>,
+}
+
+impl TunedModel {
+    /// Returns those of the models that are tuned for.
+    pub(super) fn all<'a>(models: impl Iterator<Item = &'a ModelInfo>) -> Vec<TunedModel> {
+        let of = |model: &ModelInfo| TunedModel {
+            id: model.id,
+            name: model.name.clone(),
+            slo: model.slo,
+            profile: Arc::clone(&model.profile),
+        };
+        models.filter(|model| model.class == Class::HIGHEST).map(of).collect()
+    }
+}
+
 /// A sub-cluster that is tuned. See the module's description.
 pub(super) struct TunedPool {
     /// The models, in the order of the tuner's workload.
-    models: Vec<ModelId>,
+    models: Vec<TunedModel>,
     tuner: Tuner,
     /// The engine's time at the tuner's start, which is the tuner's zero.
     began: Nanos,
@@ -43,25 +67,24 @@ pub(super) struct TunedPool {
 }
 
 impl TunedPool {
-    /// Makes the tuner of a sub-cluster of `gpus` GPUs which serves these of the models; `None` if
-    /// it serves none of the highest class.
-    pub(super) fn new<'a>(
+    /// Makes the tuner of a sub-cluster of `gpus` GPUs which serves `models` and has `setting`;
+    /// `None` if there are none.
+    pub(super) fn new(
         gpus: usize,
-        models: impl Iterator<Item = &'a ModelInfo>,
+        models: Vec<TunedModel>,
         rule: TunedRule,
+        setting: RuleSetting,
         now: Nanos,
     ) -> Option<TunedPool> {
-        let models: Vec<&ModelInfo> = models.filter(|model| model.class == Class::HIGHEST).collect();
         if models.is_empty() {
             return None;
         }
-        let of = |model: &&ModelInfo| WorkloadModel::new(&model.name, (*model.profile).clone(), model.slo);
+        let of = |model: &TunedModel| WorkloadModel::new(&model.name, (*model.profile).clone(), model.slo);
         let workload = Workload::of_models(gpus, 1.0, models.iter().map(of).collect());
         let workload = Workload { network: rule.network, ..workload };
-        let setting = RuleSetting::default();
         let tuner = Tuner::new(&workload, rule.drop, rule.deferral, setting, rule.prefer);
         Some(TunedPool {
-            models: models.iter().map(|model| model.id).collect(),
+            models,
             look_at: now + tuner.pause(),
             tuner,
             began: now,
@@ -72,10 +95,15 @@ impl TunedPool {
         })
     }
 
+    /// Returns true if it tunes for these models.
+    pub(super) fn is_of(&self, models: &[TunedModel]) -> bool {
+        self.models == models
+    }
+
     /// Takes over the profiles of the models for which there is another one.
     pub(super) fn set_profiles(&mut self, of: impl Fn(ModelId) -> Option<Profile>) {
-        for (at, &model) in self.models.iter().enumerate() {
-            if let Some(profile) = of(model) {
+        for (at, model) in self.models.iter().enumerate() {
+            if let Some(profile) = of(model.id) {
                 self.tuner.set_profile(at, profile);
             }
         }
@@ -115,7 +143,7 @@ impl TunedPool {
         let rate = self.sampled.len() as f64 / span;
         let enough = Nanos::from_secs_f64(SAMPLED * self.tuner.replayed(rate) as f64 / rate);
         for SampledArrival { model, arrival, deadline, again_us } in self.sampled.drain(..) {
-            let Some(at) = self.models.iter().position(|own| *own == model) else { continue };
+            let Some(at) = self.models.iter().position(|own| own.id == model) else { continue };
             self.tuner.note(&Request {
                 arrival: arrival - self.began,
                 deadline: if deadline == NO_DEADLINE { deadline } else { deadline - self.began },

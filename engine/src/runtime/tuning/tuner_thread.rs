@@ -2,7 +2,7 @@
 
 use super::link::{TunedLink, TunerLink, TuningOrder, tuning_link};
 use super::processor_budget::ProcessorBudget;
-use super::tuned_pool::{TunedPool, TunedRule};
+use super::tuned_pool::{TunedModel, TunedPool, TunedRule};
 use crate::runtime::clock::{Clock, thread_cpu_time};
 use crate::runtime::counters::rolling_profiles::RollingProfiles;
 use crate::runtime::counters::tuning::TuningCounts;
@@ -12,6 +12,7 @@ use crate::runtime::panics::catch;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use symphony_scheduler::rule_setting::RuleSetting;
 use symphony_transport::Nanos;
 
 /// The time between two turns: the room for arrivals lasts for it at millions a second.
@@ -43,7 +44,7 @@ pub(crate) struct TunerThread {
     table: Option<u64>,
     /// The number of the rolling profiles that the pools have.
     profiles: u64,
-    /// What looks may take of a core.
+    /// What the thread may take of a core.
     budget: ProcessorBudget,
 }
 
@@ -106,26 +107,37 @@ impl TunerThread {
         }
     }
 
-    /// Begins anew when other models are served.
+    /// Makes another tuner for each sub-cluster that serves other models, once there is processor
+    /// time for it. It goes on from the setting that the sub-cluster has.
     fn follow_models(&mut self) {
-        if self.table == Some(self.plan.model_table.number()) {
+        let is_known = self.table == Some(self.plan.model_table.number());
+        if is_known || !self.budget.allows(self.plan.clock.now()) {
             return;
         }
+        let began = thread_cpu_time();
         let (number, models) = self.plan.model_table.read();
         let is_first = self.table.replace(number).is_none();
-        let TunerPlan { rule, gpus, group_of, clock, .. } = &self.plan;
-        let now = clock.now();
-        let of_group = |group: usize| {
-            let own = ModelInfo::served(&models)
-                .filter(move |model| group_of[model.id.0 as usize] as usize == group);
-            TunedPool::new(gpus[group], own, *rule, now)
-        };
-        self.pools = (0..gpus.len()).map(of_group).collect();
-        for (group, pool) in self.pools.iter().enumerate().filter(|_| !is_first) {
-            if let Some(pool) = pool {
+        let TunerPlan { rule, gpus, group_of, clock, rolling, .. } = &self.plan;
+        self.pools.resize_with(gpus.len(), || None);
+        for (group, pool) in self.pools.iter_mut().enumerate() {
+            let own =
+                ModelInfo::served(&models).filter(|model| group_of[model.id.0 as usize] as usize == group);
+            let own = TunedModel::all(own);
+            if !pool.as_ref().is_some_and(|pool| pool.is_of(&own)) {
+                let setting = pool.as_ref().map_or_else(RuleSetting::default, TunedPool::setting);
+                *pool = TunedPool::new(gpus[group], own, *rule, setting, clock.now());
+                if let Some(pool) = pool {
+                    pool.set_profiles(|model| rolling.followed(model));
+                }
+            }
+            // A model that was loaded has the setting of the start.
+            if let Some(pool) = pool
+                && !is_first
+            {
                 order(&mut self.links, TuningOrder::Set { group, setting: pool.setting() });
             }
         }
+        self.budget.spend(clock.now(), thread_cpu_time() - began);
     }
 
     /// Takes over the profiles by which models are scheduled from now on.
@@ -180,10 +192,101 @@ fn order(links: &mut [TunerLink], order: TuningOrder) {
 mod tests {
     use super::*;
     use crate::config::parse_config;
+    use crate::runtime::frontend::SlotState;
     use crate::runtime::frontend::{Ask, Outcome};
     use crate::runtime::{Engine, no_progress};
     use std::time::Instant;
+    use symphony_scheduler::drop_rule::DropRule;
+    use symphony_scheduler::policy::{self, Policy};
+    use symphony_scheduler::profile::Profile;
+    use symphony_scheduler::rule_setting::Prefer;
+    use symphony_scheduler::workload::Network;
     use symphony_transport::message::ModelId;
+
+    /// A served model in this slot.
+    fn model(slot: u32, slo_ms: u64) -> ModelInfo {
+        let profile = Profile::linear(Nanos::from_millis(1), Nanos::from_millis(5), 16).unwrap();
+        ModelInfo {
+            name: format!("model-{slot}"),
+            slo: Nanos::from_millis(slo_ms),
+            max_batch: 16,
+            profile: profile.into(),
+            state: SlotState::Serving,
+            ..ModelInfo::vacant(ModelId(slot), 0)
+        }
+    }
+
+    /// The tuner's thread of two sub-clusters in virtual time, of which the second has two slots.
+    fn of_two_sub_clusters(table: &Arc<ModelTable>) -> (TunerThread, Arc<quanta::Mock>) {
+        let (clock, mock) = Clock::of_virtual_time();
+        let deferral = policy::by_name("symphony").and_then(Policy::deferral).unwrap();
+        let plan = TunerPlan {
+            rule: TunedRule {
+                drop: DropRule::Exchange,
+                deferral,
+                prefer: Prefer::Efficiency,
+                network: Network::default(),
+            },
+            gpus: vec![1, 2],
+            group_of: [0, 1, 1].into(),
+            clock,
+            model_table: Arc::clone(table),
+            counts: Arc::default(),
+            rolling: Arc::default(),
+        };
+        (TunerThread::new(plan), mock)
+    }
+
+    /// True for each sub-cluster whose tuner is new: it wants arrivals at once.
+    fn are_new(thread: &mut TunerThread) -> Vec<bool> {
+        let now = thread.plan.clock.now();
+        thread
+            .pools
+            .iter_mut()
+            .map(|pool| pool.as_mut().is_some_and(|pool| pool.wanted(now).is_some()))
+            .collect()
+    }
+
+    #[test]
+    fn a_model_that_is_loaded_leaves_tuners_of_others_and_the_setting_as_they_are() {
+        let vacant = ModelInfo::vacant(ModelId(2), 0);
+        let table = ModelTable::new([model(0, 25), model(1, 50), vacant].into());
+        let (mut thread, _) = of_two_sub_clusters(&table);
+        thread.follow_models();
+        assert_eq!(are_new(&mut thread), [true, true]);
+        let setting = RuleSetting { price: 0.0, ..RuleSetting::default() };
+        let own = TunedModel::all([model(1, 50)].iter());
+        thread.pools[1] = TunedPool::new(2, own, thread.plan.rule, setting, Nanos::ZERO);
+        assert_eq!(are_new(&mut thread), [false, true]);
+        let mut tuned = thread.link();
+        table.publish([model(0, 25), model(1, 50), model(2, 100)].into());
+        thread.follow_models();
+        assert_eq!(are_new(&mut thread), [false, true]);
+        // Queues of the model that was loaded may have another setting.
+        for (model, expected) in [(0, RuleSetting::default()), (2, setting)] {
+            let applying = tuned.applying(Nanos::from_millis(1)).unwrap();
+            assert!(tuned.is_for(&applying, ModelId(model)) && applying.setting == expected);
+            tuned.applied(None);
+        }
+        assert!(tuned.applying(Nanos::from_millis(1)).is_none());
+        thread.follow_models();
+        assert!(tuned.applying(Nanos::from_secs(1)).is_none(), "the table is the same");
+    }
+
+    #[test]
+    fn tables_that_follow_each_other_wait_for_processor_time() {
+        let table = ModelTable::new([model(0, 25), model(1, 50), model(2, 50)].into());
+        let (mut thread, mock) = of_two_sub_clusters(&table);
+        thread.follow_models();
+        are_new(&mut thread);
+        thread.budget.spend(thread.plan.clock.now(), Nanos::from_secs(3));
+        table.publish([model(0, 35), model(1, 50), model(2, 50)].into());
+        thread.follow_models();
+        assert_eq!(are_new(&mut thread), [false, false]);
+        mock.increment(Duration::from_secs(21));
+        thread.follow_models();
+        assert_eq!(are_new(&mut thread), [true, false]);
+    }
 
     /// An engine of eight GPUs that a trickle of requests can't fill.
     const CONFIG: &str = "[[executors]]\nkind = \"emulated\"\ncount = 8\n[[models]]\nname = \"m\"\n\
