@@ -83,4 +83,4 @@ pub use model_slots::{LoadedModel, ModelSlotError, ModelSlots};
 pub use start::layout::{Layout, rank_role};
 pub use start::{HostIdentity, Options, StartError};
 pub use threads::agent::{Idle, Placement};
-pub use tuning::TunedLink;
+pub use tuning::{LossCounts, TunedLink};

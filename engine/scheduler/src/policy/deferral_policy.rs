@@ -54,10 +54,10 @@ impl Policy for DeferralPolicy {
         let make = |workload: &Workload| -> Box<dyn Scheduler> {
             let deferred = Deferred::new(workload, drop, deferral, options.setting);
             match options.tuning.filter(|_| self.options.contains(&"tuning")) {
-                Some(prefer) => Box::new(Tuned {
-                    deferred,
-                    tuner: Tuner::new(workload, drop, deferral, options.setting, prefer),
-                }),
+                Some(prefer) => {
+                    let tuner = Tuner::new(workload, drop, deferral, options.setting, prefer);
+                    Box::new(Tuned::new(deferred, tuner))
+                }
                 None => Box::new(deferred),
             }
         };

@@ -330,7 +330,9 @@ impl EngineBuilder {
         for (at, &placement) in self.layout.models.iter().enumerate() {
             let mut thread = self.model_thread(at, findings, rings)?;
             thread.profiles = Some(aids.profiles.link());
-            thread.tuning = aids.tuner.as_mut().map(TunerThread::link);
+            if let Some(tuner) = &mut aids.tuner {
+                thread.tune_by(tuner.link());
+            }
             thread.changes =
                 aids.channels.as_mut().map(|channels| change_channel(|sender| channels.queues.push(sender)));
             let delays = aids.delays.as_mut();

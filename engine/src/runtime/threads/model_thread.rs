@@ -15,7 +15,7 @@ use crate::runtime::counters::raise;
 use crate::runtime::full_ring::AlwaysRoom;
 use crate::runtime::queue_ids::QueueIds;
 use crate::runtime::threads::messages::{GrantMessage, RankMessage};
-use crate::runtime::tuning::{AppliedSetting, TunedLink};
+use crate::runtime::tuning::{AppliedSetting, LossCounts, TunedLink};
 use std::sync::Arc;
 use symphony_scheduler::limits;
 use symphony_scheduler::model::{Dispatch, ModelEvent, ModelQueue, ModelSink};
@@ -155,6 +155,8 @@ pub struct Outbox<O> {
     gpu_free_at: Nanos,
     /// The candidate of each model's highest class that waits at the RankThread.
     waiting: Vec<WaitingCandidate>,
+    /// The counts of what is dropped, for the tuner of the default rule, where that is tuned.
+    losses: Option<Arc<LossCounts>>,
 }
 
 /// A candidate that waits for a GPU.
@@ -183,6 +185,12 @@ pub struct RingOutlets {
 }
 
 impl<I: Intake, O: Outlets> ModelThread<I, O> {
+    /// Links the thread to the tuner of the default rule.
+    pub(crate) fn tune_by(&mut self, link: TunedLink) {
+        self.outbox.losses = Some(link.losses());
+        self.tuning = Some(link);
+    }
+
     /// Replaces the queues of model slots. The old queues are empty, or are of lower classes and
     /// hold requests that will not get a GPU any more and end here: the control thread ensures
     /// that. A grant that is still under way to an old queue reaches the new one, which gives the
@@ -549,6 +557,7 @@ impl<O: Outlets> Outbox<O> {
             next_batch: Outbox::<O>::first_batch(thread),
             due: Nanos::ZERO,
             gpu_free_at: Nanos::ZERO,
+            losses: None,
         }
     }
 
@@ -650,6 +659,11 @@ impl<O: Outlets> ModelSink for Outbox<O> {
     }
 
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos) {
+        if ending == Ending::DroppedInQueue
+            && let Some(losses) = &self.losses
+        {
+            losses.count(request);
+        }
         self.outlets.end(request, ending, now);
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! A ModelThread polls for orders once a millisecond. It sends arrivals only as long as some are
 //! wanted, and never waits: those for which there is no room are left out. A setting is applied to
-//! a bounded number of queues a duty cycle.
+//! a bounded number of queues a duty cycle. What it drops it counts beside.
 
+use crate::runtime::counters::count::Count;
 use crate::runtime::queue_ids::QueueIds;
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::sync::Arc;
@@ -47,16 +48,37 @@ pub(crate) struct SampledArrival {
     pub(crate) again_us: u32,
 }
 
+/// The requests of the highest class that a ModelThread has dropped, by the sub-cluster. The thread
+/// alone adds to them.
+#[derive(Debug)]
+pub struct LossCounts {
+    /// The sub-cluster of each model.
+    group_of: Arc<[u32]>,
+    lost: Box<[Count]>,
+}
+
+impl LossCounts {
+    /// Counts a request that was dropped.
+    pub(crate) fn count(&self, request: &Request) {
+        let ids = QueueIds::new(self.group_of.len());
+        if ids.class(request.queue) == Class::HIGHEST {
+            self.lost[self.group_of[ids.model(request.queue).0 as usize] as usize].add(1);
+        }
+    }
+}
+
 /// The tuner's end of the link to a ModelThread.
 pub(crate) struct TunerLink {
     orders: Producer<TuningOrder>,
     arrivals: Consumer<SampledArrival>,
+    losses: Arc<LossCounts>,
 }
 
 /// A ModelThread's end of the link to the tuner.
 pub struct TunedLink {
     orders: Consumer<TuningOrder>,
     arrivals: Producer<SampledArrival>,
+    losses: Arc<LossCounts>,
     /// The sub-cluster of each model.
     group_of: Arc<[u32]>,
     /// The arrivals of each sub-cluster that are wanted, and of all.
@@ -80,16 +102,19 @@ pub(crate) struct AppliedSetting {
 pub(crate) fn tuning_link(groups: usize, group_of: Arc<[u32]>) -> (TunerLink, TunedLink) {
     let (to_thread, orders) = RingBuffer::new(ORDERS);
     let (arrivals, from_thread) = RingBuffer::new(MOST_REPLAYED);
+    let lost = (0..groups).map(|_| Count::new()).collect();
+    let losses = Arc::new(LossCounts { group_of: Arc::clone(&group_of), lost });
     let tuned = TunedLink {
         orders,
         arrivals,
+        losses: Arc::clone(&losses),
         group_of,
         wanted: vec![0; groups],
         sampling: 0,
         applying: None,
         poll_at: Nanos::ZERO,
     };
-    (TunerLink { orders: to_thread, arrivals: from_thread }, tuned)
+    (TunerLink { orders: to_thread, arrivals: from_thread, losses }, tuned)
 }
 
 impl TunerLink {
@@ -102,9 +127,19 @@ impl TunerLink {
     pub(crate) fn next_arrival(&mut self) -> Option<SampledArrival> {
         self.arrivals.pop().ok()
     }
+
+    /// Returns the number of requests of a sub-cluster that the thread has dropped.
+    pub(crate) fn lost(&self, group: usize) -> u64 {
+        self.losses.lost[group].get()
+    }
 }
 
 impl TunedLink {
+    /// Returns the counts of what the thread drops.
+    pub(crate) fn losses(&self) -> Arc<LossCounts> {
+        Arc::clone(&self.losses)
+    }
+
     /// Returns true if arrivals are wanted.
     #[inline]
     pub(crate) fn is_sampling(&self) -> bool {
@@ -188,6 +223,16 @@ mod tests {
         let sent: Vec<_> = std::iter::from_fn(|| tuner.next_arrival()).collect();
         assert_eq!(sent.iter().map(|one| (one.model.0, one.arrival.0)).collect::<Vec<_>>(), [(1, 1), (1, 5)]);
         assert!(!tuned.is_sampling());
+    }
+
+    #[test]
+    fn what_is_dropped_of_the_highest_class_counts_for_its_sub_cluster() {
+        let (tuner, tuned) = tuning_link(2, [0, 1].into());
+        // Queues 2 and 3 are those of class 1.
+        for queue in [0, 1, 1, 2, 3].map(QueueId) {
+            tuned.losses().count(&Request { queue, ..Request::default() });
+        }
+        assert_eq!([0, 1].map(|group| tuner.lost(group)), [1, 2]);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //!                  Sample, Set                          (a ring each way for each ModelThread)
 //!   tuner thread ─────────────▶ ModelThread
 //!    a Tuner for ◀───────────── the arrivals that are wanted
-//!    each sub-cluster
+//!    each sub-cluster          what it drops, as counts
 //! ```
 //!
 //! Bounds: at most [`MOST_REPLAYED`](symphony_scheduler::policy::tuning::MOST_REPLAYED) arrivals a
@@ -22,7 +22,7 @@ mod tuned_pool;
 mod tuner_thread;
 
 pub(crate) use link::AppliedSetting;
-pub use link::TunedLink;
+pub use link::{LossCounts, TunedLink};
 #[cfg(test)]
 pub(crate) use link::{TuningOrder, tuning_link};
 pub(crate) use tuned_pool::TunedRule;

@@ -3,6 +3,7 @@
 
 use super::link::SampledArrival;
 use crate::runtime::frontend::ModelInfo;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use symphony_scheduler::deferral::Deferral;
 use symphony_scheduler::drop_rule::DropRule;
@@ -16,6 +17,13 @@ use symphony_transport::message::{Class, ModelId, NO_DEADLINE, Request};
 /// The part of the room for arrivals for which sampling begins ahead of a look: the rate may be
 /// higher than it was.
 const SAMPLED: f64 = 0.8;
+
+/// The highest rate, in requests per second, at which arrivals are sampled all the time that a look
+/// may be early in: above it, ahead of looks only.
+const SAMPLED_AT_ONCE_RPS: f64 = MOST_REPLAYED as f64;
+
+/// The number of arrivals that is wanted where all are until the look.
+const UNTIL_THE_LOOK: usize = u32::MAX as usize;
 
 /// What all sub-clusters of an engine have in common.
 #[derive(Clone, Copy, Debug)]
@@ -61,20 +69,29 @@ pub(super) struct TunedPool {
     sample_at: Option<Nanos>,
     /// Arrivals before this engine's time are of the look before.
     sampled_from: Nanos,
-    /// The arrivals for the next look, as the ModelThreads have sent them, and its time.
-    sampled: Vec<SampledArrival>,
+    /// The last arrivals for the next look, as the ModelThreads have sent them, and its time.
+    sampled: VecDeque<SampledArrival>,
     look_at: Nanos,
+    last_look: Nanos,
+    /// The rate that the last look has found, in requests per second, and the time in which enough
+    /// arrivals for a look come.
+    rate_rps: f64,
+    enough: Nanos,
+    /// The requests that were dropped since the start, now and when the last look was.
+    lost: u64,
+    lost_before: u64,
 }
 
 impl TunedPool {
-    /// Makes the tuner of a sub-cluster of `gpus` GPUs which serves `models` and has `setting`;
-    /// `None` if there are none.
+    /// Makes the tuner of a sub-cluster of `gpus` GPUs which serves `models`, has `setting` and has
+    /// dropped `lost` requests; `None` if there are no models.
     pub(super) fn new(
         gpus: usize,
         models: Vec<TunedModel>,
         rule: TunedRule,
         setting: RuleSetting,
         now: Nanos,
+        lost: u64,
     ) -> Option<TunedPool> {
         if models.is_empty() {
             return None;
@@ -91,7 +108,12 @@ impl TunedPool {
             setting,
             sample_at: Some(now),
             sampled_from: now,
-            sampled: Vec::new(),
+            sampled: VecDeque::new(),
+            last_look: now,
+            rate_rps: f64::INFINITY,
+            enough: Nanos::ZERO,
+            lost,
+            lost_before: lost,
         })
     }
 
@@ -118,15 +140,33 @@ impl TunedPool {
     pub(super) fn wanted(&mut self, now: Nanos) -> Option<usize> {
         self.sample_at.take_if(|at| *at <= now)?;
         self.sampled_from = now;
-        Some(MOST_REPLAYED)
+        Some(if self.rate_rps <= SAMPLED_AT_ONCE_RPS { UNTIL_THE_LOOK } else { MOST_REPLAYED })
     }
 
     /// Takes an arrival in.
     pub(super) fn note(&mut self, sampled: SampledArrival) {
-        let is_of_this_look = sampled.arrival >= self.sampled_from && self.sample_at.is_none();
-        if is_of_this_look && self.sampled.len() < MOST_REPLAYED {
-            self.sampled.push(sampled);
+        if sampled.arrival >= self.sampled_from && self.sample_at.is_none() {
+            if self.sampled.len() == MOST_REPLAYED {
+                self.sampled.pop_front();
+            }
+            self.sampled.push_back(sampled);
         }
+    }
+
+    /// Looks early if the pool, which has dropped `lost` requests since the start, drops too many:
+    /// once there are arrivals to look at.
+    pub(super) fn note_lost(&mut self, now: Nanos, lost: u64) {
+        if std::mem::replace(&mut self.lost, lost) == lost {
+            return;
+        }
+        let came = self.rate_rps * (now - self.last_look).as_secs_f64();
+        let Some(from) = self.tuner.early_look(came as u64, lost - self.lost_before) else { return };
+        let mut from = (self.began + from).max(now);
+        if let Some(at) = &mut self.sample_at {
+            *at = from.min(*at);
+            from = from.max(*at + self.enough);
+        }
+        self.look_at = self.look_at.min(from);
     }
 
     /// Returns true if it is time to look.
@@ -136,12 +176,15 @@ impl TunedPool {
 
     /// Looks at what has come. Returns the setting before and the new one if that is another.
     pub(super) fn look(&mut self, now: Nanos) -> Option<(RuleSetting, RuleSetting)> {
-        // Those of several ModelThreads and frontends have come in turns.
-        self.sampled.sort_unstable_by_key(|one| one.arrival);
-        let last = self.sampled.last().map_or(now, |last| last.arrival);
-        let span = (last - self.sampled_from).as_secs_f64().max(1e-3);
-        let rate = self.sampled.len() as f64 / span;
-        let enough = Nanos::from_secs_f64(SAMPLED * self.tuner.replayed(rate) as f64 / rate);
+        // Those of several ModelThreads and frontends have come in turns, each in order.
+        self.sampled.make_contiguous().sort_by_key(|one| one.arrival);
+        let (first, last) = match (self.sampled.front(), self.sampled.back()) {
+            (Some(first), Some(last)) if self.sampled.len() == MOST_REPLAYED => (first.arrival, last.arrival),
+            (_, last) => (self.sampled_from, last.map_or(now, |last| last.arrival)),
+        };
+        self.rate_rps = self.sampled.len() as f64 / (last - first).as_secs_f64().max(1e-3);
+        let replayed = self.tuner.replayed(self.rate_rps);
+        self.enough = Nanos::from_secs_f64(SAMPLED * replayed as f64 / self.rate_rps);
         for SampledArrival { model, arrival, deadline, again_us } in self.sampled.drain(..) {
             let Some(at) = self.models.iter().position(|own| own.id == model) else { continue };
             self.tuner.note(&Request {
@@ -153,9 +196,11 @@ impl TunedPool {
             });
         }
         let new = self.tuner.look(now - self.began);
-        let pause = self.tuner.pause();
-        self.look_at = now + pause;
-        self.sample_at = Some(self.look_at - enough.min(pause));
+        (self.last_look, self.lost_before) = (now, self.lost);
+        self.look_at = now + self.tuner.pause();
+        let earliest = self.began + self.tuner.earliest_look();
+        let next = if self.rate_rps <= SAMPLED_AT_ONCE_RPS { earliest } else { self.look_at };
+        self.sample_at = Some((next - self.enough).max(now));
         new.map(|new| (std::mem::replace(&mut self.setting, new), new))
     }
 }

@@ -98,6 +98,7 @@ impl TunerThread {
         let now = self.plan.clock.now();
         for group in 0..self.pools.len() {
             let Some(pool) = &mut self.pools[group] else { continue };
+            pool.note_lost(now, lost(&self.links, group));
             if let Some(count) = pool.wanted(now) {
                 order(&mut self.links, TuningOrder::Sample { group, count });
             }
@@ -125,7 +126,8 @@ impl TunerThread {
             let own = TunedModel::all(own);
             if !pool.as_ref().is_some_and(|pool| pool.is_of(&own)) {
                 let setting = pool.as_ref().map_or_else(RuleSetting::default, TunedPool::setting);
-                *pool = TunedPool::new(gpus[group], own, *rule, setting, clock.now());
+                *pool =
+                    TunedPool::new(gpus[group], own, *rule, setting, clock.now(), lost(&self.links, group));
                 if let Some(pool) = pool {
                     pool.set_profiles(|model| rolling.followed(model));
                 }
@@ -137,7 +139,10 @@ impl TunerThread {
                 order(&mut self.links, TuningOrder::Set { group, setting: pool.setting() });
             }
         }
-        self.budget.spend(clock.now(), thread_cpu_time() - began);
+        // Those of the start are made once, and the first looks must not wait for them.
+        if !is_first {
+            self.budget.spend(clock.now(), thread_cpu_time() - began);
+        }
     }
 
     /// Takes over the profiles by which models are scheduled from now on.
@@ -178,6 +183,11 @@ impl TunerThread {
     }
 }
 
+/// Returns the number of requests of a sub-cluster that ModelThreads have dropped.
+fn lost(links: &[TunerLink], group: usize) -> u64 {
+    links.iter().map(|link| link.lost(group)).sum()
+}
+
 /// Sends an order to all ModelThreads. A thread that takes none has ended, or will have the next
 /// one: the tuner never waits.
 fn order(links: &mut [TunerLink], order: TuningOrder) {
@@ -201,7 +211,7 @@ mod tests {
     use symphony_scheduler::profile::Profile;
     use symphony_scheduler::rule_setting::Prefer;
     use symphony_scheduler::workload::Network;
-    use symphony_transport::message::ModelId;
+    use symphony_transport::message::{ModelId, Request};
 
     /// A served model in this slot.
     fn model(slot: u32, slo_ms: u64) -> ModelInfo {
@@ -256,7 +266,7 @@ mod tests {
         assert_eq!(are_new(&mut thread), [true, true]);
         let setting = RuleSetting { price: 0.0, ..RuleSetting::default() };
         let own = TunedModel::all([model(1, 50)].iter());
-        thread.pools[1] = TunedPool::new(2, own, thread.plan.rule, setting, Nanos::ZERO);
+        thread.pools[1] = TunedPool::new(2, own, thread.plan.rule, setting, Nanos::ZERO, 0);
         assert_eq!(are_new(&mut thread), [false, true]);
         let mut tuned = thread.link();
         table.publish([model(0, 25), model(1, 50), model(2, 100)].into());
@@ -286,6 +296,42 @@ mod tests {
         mock.increment(Duration::from_secs(21));
         thread.follow_models();
         assert_eq!(are_new(&mut thread), [true, false]);
+    }
+
+    #[test]
+    fn a_pool_that_loses_requests_is_looked_at_early() {
+        let table = ModelTable::new([model(0, 25), model(1, 50), model(2, 50)].into());
+        let (mut thread, mock) = of_two_sub_clusters(&table);
+        let mut tuned = thread.link();
+        // Model 0 has 100 requests a second; of each, so many are dropped.
+        let mut live_on = |ms: u64, dropped: u64| {
+            for at in 0..ms {
+                mock.increment(Duration::from_millis(1));
+                let now = thread.plan.clock.now();
+                if tuned.applying(now).is_some() {
+                    tuned.applied(None);
+                }
+                if at % 10 == 0 {
+                    let request = Request {
+                        queue: ModelId(0).only_queue(),
+                        arrival: now,
+                        deadline: now + Nanos::from_millis(25),
+                        ..Request::default()
+                    };
+                    if tuned.is_sampling() {
+                        tuned.sample(&request);
+                    }
+                    (0..dropped).for_each(|_| tuned.losses().count(&request));
+                }
+                thread.turn();
+            }
+            thread.plan.counts.read().looks
+        };
+        assert_eq!(live_on(2_000, 0), 3, "at 0.25, 0.75 and 1.75 s; the next is at 3.75 s");
+        assert_eq!(live_on(200, 4), 3, "a quarter of the pause is 0.5 s");
+        assert_eq!(live_on(60, 4), 4);
+        assert_eq!(live_on(1_900, 0), 4, "the next is 2 s later");
+        assert_eq!(live_on(200, 0), 5);
     }
 
     /// An engine of eight GPUs that a trickle of requests can't fill.

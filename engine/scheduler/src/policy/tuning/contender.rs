@@ -158,6 +158,11 @@ impl Contender {
         }
     }
 
+    /// Returns the share of requests that are bad, without stress; `None` before any was tried.
+    pub(super) fn bad_rate(&self) -> Option<f64> {
+        (self.offered() > 0.0).then(|| self.found[0].bad_rate())
+    }
+
     /// Returns the number of requests that it was tried with.
     pub(super) fn offered(&self) -> f64 {
         self.found[0].offered()

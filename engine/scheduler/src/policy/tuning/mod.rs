@@ -70,6 +70,13 @@ const CHEAPER: f64 = 0.97;
 /// wait: bursts change it by less, mostly.
 const FELL: f64 = 0.5;
 
+/// What a pool has to lose for an early look: so many requests, and of those since the last look
+/// more than this part and so many times what replays under the present setting lost.
+const LOST: (u64, f64, f64) = (50, 0.003, 3.0);
+
+/// The part of the pause, as one of so many, after which a look may be early.
+const EARLY: u64 = 4;
+
 /// The time for which the least latency is preferred once requests have followed answers.
 const FOLLOWED: Nanos = Nanos::from_secs(600);
 
@@ -185,12 +192,17 @@ impl Tuner {
         Nanos(self.longest.0.saturating_mul(count))
     }
 
-    /// Notes a request that has arrived. Those of lower classes say nothing: they take what is
-    /// left. Nor do those that are made once more: a replay makes its own.
+    /// Returns true if a request counts. Those of lower classes say nothing: they take what is left.
+    #[inline]
+    pub fn counts(&self, request: &Request) -> bool {
+        self.workload.models[request.queue.0 as usize].class == Class::HIGHEST
+    }
+
+    /// Notes a request that has arrived, if it [counts](Tuner::counts). Those that are made once
+    /// more are left out: a replay makes its own.
     #[inline]
     pub fn note(&mut self, request: &Request) {
-        let is_lower = self.workload.models[request.queue.0 as usize].class > Class::HIGHEST;
-        if is_lower || request.is_again != 0 {
+        if !self.counts(request) || request.is_again != 0 {
             return;
         }
         if self.recent.len() >= REPLAYED {
@@ -221,13 +233,29 @@ impl Tuner {
         if self.recent.is_empty() { Nanos::MAX } else { self.last_look + self.pause }
     }
 
+    /// Returns from when on to look, before the next look is due, where the pool has lost `lost` of
+    /// the `came` requests that [count](Tuner::counts) since the last one, if that is far more than
+    /// replays of those before say: the load is not what it was then.
+    pub fn early_look(&self, came: u64, lost: u64) -> Option<Nanos> {
+        let present = self.contenders.iter().find(|one| one.setting == self.current)?;
+        let expected = present.bad_rate()?;
+        let is_far_more =
+            came > 0 && lost >= LOST.0 && lost as f64 > (LOST.1 + LOST.2 * expected) * came as f64;
+        is_far_more.then(|| self.earliest_look())
+    }
+
+    /// Returns when an early look may be, at the earliest.
+    pub fn earliest_look(&self) -> Nanos {
+        self.last_look + Nanos(self.pause.0 / EARLY)
+    }
+
     /// Returns the time from one look to the next.
     pub fn pause(&self) -> Nanos {
         self.pause
     }
 
     /// Looks at what has come since the last look, and forgets it. Returns another setting if one
-    /// is better.
+    /// is better. Pauses grow by looks that are not early.
     pub fn look(&mut self, now: Nanos) -> Option<RuleSetting> {
         let change = self.load.add(&self.recent);
         if change.is_some() {
@@ -241,8 +269,11 @@ impl Tuner {
         if self.has_changed && change.is_some_and(|times| times < FELL) {
             self.follows_until = now + FOLLOWED;
         }
+        let is_early = now < self.last_look + self.pause;
         self.last_look = now;
-        self.pause = Nanos(self.pause.0 * 2).min(PAUSES[1]);
+        if !is_early {
+            self.pause = Nanos(self.pause.0 * 2).min(PAUSES[1]);
+        }
         let before = self.current;
         if self.is_long_enough() {
             self.replay_all();
@@ -345,6 +376,24 @@ mod tests {
         tuner.look(now);
         let charged = tuner.charged.iter().map(|one| one.1).sum();
         [charged, tuner.limits.charges(f64::INFINITY).sum()]
+    }
+
+    #[test]
+    fn a_pool_that_loses_far_more_than_replays_is_looked_at_early() {
+        let mut tuner = tuner();
+        assert_eq!(tuner.early_look(1_000, 1_000), None, "nothing was replayed yet");
+        charged_after(&mut tuner, 400, 100.0);
+        let (last, pause) = (tuner.last_look, tuner.pause());
+        // Replays lose nothing at this rate.
+        assert_eq!(tuner.early_look(1_000, LOST.0 - 1), None);
+        assert_eq!(tuner.early_look(100_000, 290), None);
+        assert_eq!(tuner.early_look(0, 290), None, "they came before the look");
+        let early = tuner.early_look(100_000, 310).unwrap();
+        assert_eq!((early, early), (last + Nanos(pause.0 / EARLY), tuner.earliest_look()));
+        tuner.look(early);
+        assert_eq!((tuner.pause(), tuner.earliest_look() > early), (pause, true), "pauses stay as long");
+        tuner.look(early + pause);
+        assert!(tuner.pause() > pause);
     }
 
     #[test]

@@ -357,7 +357,7 @@ fn a_setting_reaches_all_queues_of_its_sub_cluster_a_few_at_a_time() {
     // Every tenth model is of another sub-cluster.
     let group_of: Arc<[u32]> = (0..QUEUES).map(|model| u32::from(model % 10 == 9)).collect();
     let (mut tuner, tuned) = tuning_link(2, Arc::clone(&group_of));
-    thread.tuning = Some(tuned);
+    thread.tune_by(tuned);
     let setting = RuleSetting { price: 0.0, ..RuleSetting::default() };
     assert!(tuner.order(TuningOrder::Set { group: 0, setting }));
     let mut set = 0;
@@ -381,7 +381,7 @@ fn the_arrivals_that_the_tuner_wants_are_sent_and_no_others() {
     let (mut thread, _messages, _grants) =
         thread((0..MODELS as u32).map(queue).collect(), vec![0u64], 4 * MODELS);
     let (mut tuner, tuned) = tuning_link(1, [0; MODELS].into());
-    thread.tuning = Some(tuned);
+    thread.tune_by(tuned);
     thread.poll(Nanos(1));
     assert!(tuner.next_arrival().is_none());
     assert!(tuner.order(TuningOrder::Sample { group: 0, count: 3 }));
