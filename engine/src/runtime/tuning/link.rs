@@ -58,10 +58,10 @@ pub struct LossCounts {
 }
 
 impl LossCounts {
-    /// Counts a request that was dropped.
+    /// Counts a request that was dropped, unless it is made once more.
     pub(crate) fn count(&self, request: &Request) {
         let ids = QueueIds::new(self.group_of.len());
-        if ids.class(request.queue) == Class::HIGHEST {
+        if ids.class(request.queue) == Class::HIGHEST && request.again().is_none() {
             self.lost[self.group_of[ids.model(request.queue).0 as usize] as usize].add(1);
         }
     }
@@ -232,6 +232,7 @@ mod tests {
         for queue in [0, 1, 1, 2, 3].map(QueueId) {
             tuned.losses().count(&Request { queue, ..Request::default() });
         }
+        tuned.losses().count(&Request { again_us: 1, ..Request::default() });
         assert_eq!([0, 1].map(|group| tuner.lost(group)), [1, 2]);
     }
 

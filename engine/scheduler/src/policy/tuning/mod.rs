@@ -192,7 +192,8 @@ impl Tuner {
         Nanos(self.longest.0.saturating_mul(count))
     }
 
-    /// Returns true if a request counts. Those of lower classes say nothing: they take what is left.
+    /// Returns true if a request counts. Those of lower classes say nothing: they take what is
+    /// left.
     #[inline]
     pub fn counts(&self, request: &Request) -> bool {
         self.workload.models[request.queue.0 as usize].class == Class::HIGHEST
