@@ -37,8 +37,7 @@ impl Tuned {
 
 impl Scheduler for Tuned {
     fn on_request(&mut self, now: Nanos, request: Request, out: &mut dyn Decisions) {
-        self.tuner.note(&request);
-        if self.tuner.counts(&request) && request.is_again == 0 {
+        if self.tuner.note(&request) {
             self.came += 1;
             if self.came == 1 {
                 self.look_at = self.tuner.next_look();

@@ -60,11 +60,20 @@ pub struct LossCounts {
 impl LossCounts {
     /// Counts a request that was dropped, unless it is made once more.
     pub(crate) fn count(&self, request: &Request) {
-        let ids = QueueIds::new(self.group_of.len());
-        if ids.class(request.queue) == Class::HIGHEST && request.again().is_none() {
-            self.lost[self.group_of[ids.model(request.queue).0 as usize] as usize].add(1);
+        if request.again().is_none()
+            && let Some((_, group)) = tuned_for(&self.group_of, request)
+        {
+            self.lost[group].add(1);
         }
     }
+}
+
+/// Returns the model of a request of the highest class, and the model's sub-cluster. Others are not
+/// tuned for.
+fn tuned_for(group_of: &[u32], request: &Request) -> Option<(ModelId, usize)> {
+    let ids = QueueIds::new(group_of.len());
+    let model = ids.model(request.queue);
+    (ids.class(request.queue) == Class::HIGHEST).then(|| (model, group_of[model.0 as usize] as usize))
 }
 
 /// The tuner's end of the link to a ModelThread.
@@ -149,13 +158,11 @@ impl TunedLink {
     /// Sends an arrival if its sub-cluster's are wanted.
     #[cold]
     pub(crate) fn sample(&mut self, request: &Request) {
-        let ids = QueueIds::new(self.group_of.len());
-        let is_other = request.takes_back != 0 || request.is_again != 0;
-        if is_other || ids.class(request.queue) > Class::HIGHEST {
+        if request.takes_back != 0 || request.is_again != 0 {
             return;
         }
-        let model = ids.model(request.queue);
-        let wanted = &mut self.wanted[self.group_of[model.0 as usize] as usize];
+        let Some((model, group)) = tuned_for(&self.group_of, request) else { return };
+        let wanted = &mut self.wanted[group];
         if *wanted > 0 {
             (*wanted, self.sampling) = (*wanted - 1, self.sampling - 1);
             let Request { arrival, deadline, again_us, .. } = *request;

@@ -12,9 +12,8 @@
 //! Bounds: at most [`MOST_REPLAYED`](symphony_scheduler::policy::tuning::MOST_REPLAYED) arrivals a
 //! look, each replayed once for each setting; for looks and for tuners of models that were loaded a
 //! tenth of a core, by the thread's processor time, and a second of it at once where it was less
-//! before. A ModelThread pays two comparisons a request, and
-//! a ring's push for one that is wanted. A tuner that hangs or ends leaves the settings as they
-//! are.
+//! before. A ModelThread pays two comparisons a request, and a ring's push for one that is wanted.
+//! A tuner that hangs or ends leaves the settings as they are.
 
 mod link;
 mod processor_budget;

@@ -20,7 +20,7 @@ const SAMPLED: f64 = 0.8;
 
 /// The highest rate, in requests per second, at which arrivals are sampled all the time that a look
 /// may be early in: above it, ahead of looks only.
-const SAMPLED_AT_ONCE_RPS: f64 = MOST_REPLAYED as f64;
+const SAMPLED_THROUGHOUT_RPS: f64 = MOST_REPLAYED as f64;
 
 /// The number of arrivals that is wanted where all are until the look.
 const UNTIL_THE_LOOK: usize = u32::MAX as usize;
@@ -72,11 +72,8 @@ pub(super) struct TunedPool {
     /// The last arrivals for the next look, as the ModelThreads have sent them, and its time.
     sampled: VecDeque<SampledArrival>,
     look_at: Nanos,
-    last_look: Nanos,
-    /// The rate that the last look has found, in requests per second, and the time in which enough
-    /// arrivals for a look come.
+    /// The rate that the last look has found, in requests per second.
     rate_rps: f64,
-    enough: Nanos,
     /// The requests that were dropped since the start, now and when the last look was.
     lost: u64,
     lost_before: u64,
@@ -109,9 +106,7 @@ impl TunedPool {
             sample_at: Some(now),
             sampled_from: now,
             sampled: VecDeque::new(),
-            last_look: now,
             rate_rps: f64::INFINITY,
-            enough: Nanos::ZERO,
             lost,
             lost_before: lost,
         })
@@ -136,11 +131,21 @@ impl TunedPool {
         self.setting
     }
 
+    /// Returns the time in which enough arrivals for a look come.
+    fn enough(&self) -> Nanos {
+        Nanos::from_secs_f64(SAMPLED * self.tuner.replayed(self.rate_rps) as f64 / self.rate_rps)
+    }
+
+    /// Returns true if arrivals are sampled all the time that a look may be early in.
+    fn is_sampled_throughout(&self) -> bool {
+        self.rate_rps <= SAMPLED_THROUGHOUT_RPS
+    }
+
     /// Returns the number of arrivals that are wanted from now on, once for each look.
     pub(super) fn wanted(&mut self, now: Nanos) -> Option<usize> {
         self.sample_at.take_if(|at| *at <= now)?;
         self.sampled_from = now;
-        Some(if self.rate_rps <= SAMPLED_AT_ONCE_RPS { UNTIL_THE_LOOK } else { MOST_REPLAYED })
+        Some(if self.is_sampled_throughout() { UNTIL_THE_LOOK } else { MOST_REPLAYED })
     }
 
     /// Takes an arrival in.
@@ -159,12 +164,13 @@ impl TunedPool {
         if std::mem::replace(&mut self.lost, lost) == lost {
             return;
         }
-        let came = self.rate_rps * (now - self.last_look).as_secs_f64();
+        let came = self.rate_rps * (now - self.began - self.tuner.last_look()).as_secs_f64();
         let Some(from) = self.tuner.early_look(came as u64, lost - self.lost_before) else { return };
         let mut from = (self.began + from).max(now);
+        let enough = self.enough();
         if let Some(at) = &mut self.sample_at {
             *at = from.min(*at);
-            from = from.max(*at + self.enough);
+            from = from.max(*at + enough);
         }
         self.look_at = self.look_at.min(from);
     }
@@ -183,8 +189,6 @@ impl TunedPool {
             (_, last) => (self.sampled_from, last.map_or(now, |last| last.arrival)),
         };
         self.rate_rps = self.sampled.len() as f64 / (last - first).as_secs_f64().max(1e-3);
-        let replayed = self.tuner.replayed(self.rate_rps);
-        self.enough = Nanos::from_secs_f64(SAMPLED * replayed as f64 / self.rate_rps);
         for SampledArrival { model, arrival, deadline, again_us } in self.sampled.drain(..) {
             let Some(at) = self.models.iter().position(|own| own.id == model) else { continue };
             self.tuner.note(&Request {
@@ -196,11 +200,11 @@ impl TunedPool {
             });
         }
         let new = self.tuner.look(now - self.began);
-        (self.last_look, self.lost_before) = (now, self.lost);
+        self.lost_before = self.lost;
         self.look_at = now + self.tuner.pause();
         let earliest = self.began + self.tuner.earliest_look();
-        let next = if self.rate_rps <= SAMPLED_AT_ONCE_RPS { earliest } else { self.look_at };
-        self.sample_at = Some((next - self.enough).max(now));
+        let next = if self.is_sampled_throughout() { earliest } else { self.look_at };
+        self.sample_at = Some((next - self.enough()).max(now));
         new.map(|new| (std::mem::replace(&mut self.setting, new), new))
     }
 }

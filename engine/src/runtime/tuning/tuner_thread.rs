@@ -202,8 +202,7 @@ fn order(links: &mut [TunerLink], order: TuningOrder) {
 mod tests {
     use super::*;
     use crate::config::parse_config;
-    use crate::runtime::frontend::SlotState;
-    use crate::runtime::frontend::{Ask, Outcome};
+    use crate::runtime::frontend::{Ask, Outcome, SlotState};
     use crate::runtime::{Engine, no_progress};
     use std::time::Instant;
     use symphony_scheduler::drop_rule::DropRule;

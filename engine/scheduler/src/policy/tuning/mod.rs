@@ -200,16 +200,17 @@ impl Tuner {
     }
 
     /// Notes a request that has arrived, if it [counts](Tuner::counts). Those that are made once
-    /// more are left out: a replay makes its own.
+    /// more are left out: a replay makes its own. Returns true if it was noted.
     #[inline]
-    pub fn note(&mut self, request: &Request) {
+    pub fn note(&mut self, request: &Request) -> bool {
         if !self.counts(request) || request.is_again != 0 {
-            return;
+            return false;
         }
         if self.recent.len() >= REPLAYED {
             self.leave_out(request.arrival);
         }
         self.recent.push_back(*request);
+        true
     }
 
     /// Leaves out what a look at `now` would not replay.
@@ -243,6 +244,11 @@ impl Tuner {
         let is_far_more =
             came > 0 && lost >= LOST.0 && lost as f64 > (LOST.1 + LOST.2 * expected) * came as f64;
         is_far_more.then(|| self.earliest_look())
+    }
+
+    /// Returns when the last look was.
+    pub fn last_look(&self) -> Nanos {
+        self.last_look
     }
 
     /// Returns when an early look may be, at the earliest.
