@@ -41,7 +41,8 @@ pub use event::ModelEvent;
 use losses::Losses;
 use rate::RateMeter;
 use selection::{
-    BatchFinish, Finish, FinishByApplication, Selection, batch_time, partition_point, select, target_batch,
+    BatchFinish, Finish, FinishByApplication, Selection, batch_time, partition_point, select,
+    target_batch_near,
 };
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Ending, GpuId, ModelId, NO_DEADLINE, QueueId, Request};
@@ -495,7 +496,7 @@ impl ModelQueue {
     fn read_rate(&mut self) {
         let terms = &self.terms;
         self.rate_rps = self.rate.rate();
-        self.target = target_batch(terms, self.rate_rps);
+        self.target = target_batch_near(terms, self.rate_rps, self.target);
         let demand = Demand { rate_rps: self.rate_rps, target: self.target, setting: self.setting, terms };
         self.head_start = terms.deferral.head_start(&demand);
     }

@@ -103,17 +103,19 @@ impl RateMeter {
 
     fn roll(&mut self, now: Nanos) -> u64 {
         let ended = 1 + (now - self.sample_ends).0 / RATE_SAMPLE.0;
-        let counted = ended.min(RATE_SAMPLES as u64 + 1);
-        for _ in 0..counted {
-            self.sum = self.sum + u64::from(self.current) - u64::from(self.counts[self.at]);
-            self.counts[self.at] = self.current;
-            self.current = 0;
-            self.at = (self.at + 1) % RATE_SAMPLES;
-            self.filled = (self.filled + 1).min(RATE_SAMPLES);
+        self.sum = self.sum + u64::from(self.current) - u64::from(self.counts[self.at]);
+        self.counts[self.at] = core::mem::take(&mut self.current);
+        // Nothing came in the samples after it: at most all are zero, however many there were.
+        let next = (self.at + 1) % RATE_SAMPLES;
+        let silent = (ended - 1).min(RATE_SAMPLES as u64) as usize;
+        let wrapped = (next + silent).saturating_sub(RATE_SAMPLES);
+        for part in [next..next + silent - wrapped, 0..wrapped] {
+            let counts = &mut self.counts[part];
+            self.sum -= counts.iter().map(|&count| u64::from(count)).sum::<u64>();
+            counts.fill(0);
         }
-        // Every count is zero after so long a silence: the samples left only move the position. It
-        // is the same whether the meter is asked once or at each sample's end.
-        self.at = (self.at + ((ended - counted) % RATE_SAMPLES as u64) as usize) % RATE_SAMPLES;
+        self.at = (next + ((ended - 1) % RATE_SAMPLES as u64) as usize) % RATE_SAMPLES;
+        self.filled = (self.filled + 1 + silent).min(RATE_SAMPLES);
         self.sample_ends += Nanos(ended * RATE_SAMPLE.0);
         ended
     }
@@ -150,5 +152,29 @@ mod tests {
         meter.count();
         meter.advance(Nanos::from_secs(3_600) + RATE_SAMPLE);
         assert_eq!(meter.rate(), 1.0 / 5.0);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn samples_that_end_at_once_are_those_that_end_one_by_one(
+            steps in proptest::collection::vec((0u64..3, 0u64..260), 1..60),
+        ) {
+            let mut now = Nanos::ZERO;
+            let mut at_once = RateMeter::new(now);
+            let mut one_by_one = RateMeter::new(now);
+            for (requests, samples) in steps {
+                for meter in [&mut at_once, &mut one_by_one] {
+                    (0..requests).for_each(|_| meter.count());
+                }
+                let ended = (0..samples).map(|_| {
+                    now += RATE_SAMPLE;
+                    one_by_one.advance(now)
+                });
+                let ended: u64 = ended.sum();
+                proptest::prop_assert_eq!(at_once.advance(now), ended);
+                proptest::prop_assert_eq!(at_once.parts(), one_by_one.parts());
+                proptest::prop_assert_eq!(at_once.rate().to_bits(), one_by_one.rate().to_bits());
+            }
+        }
     }
 }

@@ -211,15 +211,26 @@ pub(crate) fn partition_point(mut from: usize, mut to: usize, before: impl Fn(us
 /// requests come when one GPU is more than enough. Without a rate yet: the largest b with l(b) <=
 /// SLO/2.
 pub fn target_batch(terms: &QueueConfig, rate_rps: f64) -> usize {
+    let fits = |size: usize| fits_as_target(terms, rate_rps, size);
+    partition_point(1, terms.profile.max_batch() + 1, fits).saturating_sub(1).max(1)
+}
+
+/// [`target_batch`], found in two steps where it still is what it was at another rate.
+pub fn target_batch_near(terms: &QueueConfig, rate_rps: f64, before: usize) -> usize {
+    let fits = |size: usize| fits_as_target(terms, rate_rps, size);
     let largest = terms.profile.max_batch();
-    let fits = |size: usize| -> bool {
-        let run = terms.profile.latency(size);
-        if rate_rps <= 0.0 {
-            return run <= Nanos(terms.slo.0 / 2);
-        }
-        let gather = Nanos::from_secs_f64(size as f64 / rate_rps);
-        let fetch = Nanos(terms.network.data_per_request.0 * size as u64);
-        run + gather + fetch <= terms.slo - terms.network.control - terms.network.result
-    };
-    partition_point(1, largest + 1, fits).saturating_sub(1).max(1)
+    let before = before.min(largest);
+    let stays = (before == 1 || fits(before)) && (before == largest || !fits(before + 1));
+    if stays { before } else { target_batch(terms, rate_rps) }
+}
+
+/// Whether a batch of `size` is gathered, fetched and run within the budget of [`target_batch`].
+fn fits_as_target(terms: &QueueConfig, rate_rps: f64, size: usize) -> bool {
+    let run = terms.profile.latency(size);
+    if rate_rps <= 0.0 {
+        return run <= Nanos(terms.slo.0 / 2);
+    }
+    let gather = Nanos::from_secs_f64(size as f64 / rate_rps);
+    let fetch = Nanos(terms.network.data_per_request.0 * size as u64);
+    run + gather + fetch <= terms.slo - terms.network.control - terms.network.result
 }

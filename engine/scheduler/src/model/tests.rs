@@ -343,6 +343,7 @@ fn a_stopped_queue_ends_every_request() {
 
 mod target {
     use super::*;
+    use crate::model::selection::target_batch;
 
     /// (1.053, 5.072) ms and 25 ms: Symphony's Table 4.
     fn resnet() -> QueueConfig {
@@ -373,6 +374,21 @@ mod target {
     fn the_network_takes_its_part_of_the_budget() {
         let network = Network { control: ms(0.1), data_per_request: ms(0.05), result: ms(2.0) };
         assert!(target_batch(&QueueConfig { network, ..resnet() }, 5839.0) < 16);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_it_was_before_makes_no_difference(
+            rate_rps in 0.0f64..9_000.0,
+            before in 1usize..80,
+            slo_ms in 3.0f64..60.0,
+        ) {
+            let terms = QueueConfig { slo: ms(slo_ms), ..resnet() };
+            let expected = target_batch(&terms, rate_rps);
+            for before in [before, expected, expected + 1, (expected - 1).max(1)] {
+                proptest::prop_assert_eq!(target_batch_near(&terms, rate_rps, before), expected);
+            }
+        }
     }
 }
 

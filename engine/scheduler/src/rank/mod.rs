@@ -393,7 +393,7 @@ impl RankState {
         if self.all_reserved && self.due.min_key() == Nanos::MAX {
             self.match_lower(now, grant);
         }
-        self.packing.ask(self.busy - self.lower, self.waiting);
+        self.packing.ask(now, self.busy - self.lower, self.waiting);
     }
 
     /// Grants GPUs that idle to lower classes, as far as those above do not need them.
@@ -425,7 +425,11 @@ impl RankState {
     /// What [`RankState::match_waiting`] does for the highest class, which is mostly all.
     #[inline]
     fn match_highest(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
-        let packed = self.packing.limit(now, self.gpus.len());
+        let soonest = self.free.min_key();
+        if soonest > now + self.horizon && self.long.is_empty() {
+            self.next_timer = self.next_horizon(now, soonest);
+            return;
+        }
         // Early candidates that find no GPU leave the rest to due ones, until then.
         let mut early_again = None;
         // And long ones that would take the last GPU, to shorter ones.
@@ -436,7 +440,10 @@ impl RankState {
                 false => (&self.early, &self.due),
             };
             let early = early_again.is_none() && early_ones.min_key() < due_ones.min_key();
-            let (tree, limit) = if early { (early_ones, packed) } else { (due_ones, self.gpus.len()) };
+            let (tree, limit) = match early {
+                true => (early_ones, self.packing.limit(now, self.gpus.len())),
+                false => (due_ones, self.gpus.len()),
+            };
             let Some((latest, model)) = tree.min() else { break Nanos::MAX };
             let start = now + self.delay[model];
             let bound = if self.keep_late { start } else { start.min(latest) };
@@ -471,6 +478,20 @@ impl RankState {
             early_again = Some(again);
         };
         self.next_timer = self.next_timer.min(early_again.unwrap_or(Nanos::MAX)).min(long_again);
+    }
+
+    /// Returns when a GPU that waiting candidates may have is within the horizon, where none is yet
+    /// and `soonest` is when the first is free.
+    #[inline]
+    fn next_horizon(&mut self, now: Nanos, soonest: Nanos) -> Nanos {
+        let free_at = if self.due.min_key() < Nanos::MAX {
+            soonest
+        } else if soonest < Nanos::MAX && self.early.min_key() < Nanos::MAX {
+            self.free.min_key_before(self.packing.limit(now, self.gpus.len()))
+        } else {
+            Nanos::MAX
+        };
+        if free_at < Nanos::MAX { free_at - self.horizon } else { free_at }
     }
 
     /// Returns what becomes of this model's batch if the GPU is the last one that others could have

@@ -24,6 +24,9 @@ const SHORT: usize = 4;
 const MEMORY: f64 = 1.0;
 
 /// What was asked of a pool of GPUs lately.
+///
+/// The average is brought up to date where something else is asked for, or the limit is wanted: a
+/// division each, so not for every request.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Packing {
     /// GPUs asked for, on average over the last second or so.
@@ -38,9 +41,7 @@ impl Packing {
     /// The number of `gpus` GPUs on which early candidates may start now.
     #[inline]
     pub fn limit(&mut self, now: Nanos, gpus: usize) -> usize {
-        let passed = (now - self.since).as_secs_f64();
-        self.average += (self.asked as f64 - self.average) * passed / (MEMORY + passed);
-        self.since = now;
+        self.pass(now);
         let limit = CARRIED * self.average + SPARE * gpus as f64 + SPARE_GPUS;
         // Rounded up; `f64::ceil` is a call of the C library, as `f64::round` is.
         let whole = limit as usize;
@@ -49,8 +50,22 @@ impl Packing {
 
     /// Notes the number of busy GPUs and of due candidates that wait for one, from now on.
     #[inline]
-    pub fn ask(&mut self, busy: usize, waiting: usize) {
-        self.asked = busy + SHORT * waiting;
+    pub fn ask(&mut self, now: Nanos, busy: usize, waiting: usize) {
+        let asked = busy + SHORT * waiting;
+        if asked != self.asked {
+            self.pass(now);
+            self.asked = asked;
+        }
+    }
+
+    /// Brings the average up to date.
+    #[inline]
+    fn pass(&mut self, now: Nanos) {
+        if now > self.since {
+            let passed = (now - self.since).as_secs_f64();
+            self.average += (self.asked as f64 - self.average) * passed / (MEMORY + passed);
+            self.since = now;
+        }
     }
 }
 
@@ -60,11 +75,12 @@ mod tests {
 
     /// The limit of 100 GPUs after so many milliseconds of so many busy and waiting.
     fn after(packing: &mut Packing, ms: u64, busy: usize, waiting: usize) -> usize {
-        packing.ask(busy, waiting);
         let (from, mut limit) = (packing.since, 0);
+        packing.ask(from, busy, waiting);
         for ms in 1..=ms {
-            limit = packing.limit(from + Nanos::from_millis(ms), 100);
-            packing.ask(busy, waiting);
+            let now = from + Nanos::from_millis(ms);
+            limit = packing.limit(now, 100);
+            packing.ask(now, busy, waiting);
         }
         limit
     }
@@ -98,7 +114,7 @@ mod tests {
         after(&mut often, 2_000, 60, 1);
         let mut seldom = Packing { asked: 64, ..Packing::default() };
         seldom.limit(Nanos::from_millis(1), 100);
-        seldom.ask(60, 1);
+        seldom.ask(Nanos::from_millis(1), 60, 1);
         for ms in [500, 1_000, 1_500, 2_000] {
             seldom.limit(Nanos::from_millis(ms), 100);
         }

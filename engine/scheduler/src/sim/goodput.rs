@@ -5,7 +5,7 @@ use super::arrivals::ArrivalError;
 use super::gpus::Fault;
 use super::report::{ModelReport, Report, of_highest};
 use super::simulation::{simulate, simulate_until};
-use super::traffic::stream;
+use super::traffic::Traffic;
 use crate::policy::{Policy, PolicyOptions};
 use crate::workload::Workload;
 
@@ -73,25 +73,19 @@ pub fn passing(
 ) -> Result<Option<Report>, ArrivalError> {
     let mut offered = vec![None; workload.models.len()];
     let mut lost = false;
-    let is_over = |models: &[ModelReport]| {
+    let is_over = |models: &[ModelReport], traffic: &Traffic| {
         lost = of_highest(models).any(|(at, counts)| {
-            // Arrivals are drawn once more only where that is likely to end the run.
+            // Those to come are drawn beforehand only where that is likely to end the run.
             let expected = workload.rate_rps * workload.models[at].share * workload.duration.as_secs_f64();
             let bad = counts.bad() as f64;
             bad > LIKELY * ALLOWED_BAD_RATE * expected
-                && bad / *offered[at].get_or_insert_with(|| count(workload, at)) > ALLOWED_BAD_RATE
+                && bad / *offered[at].get_or_insert_with(|| counts.offered as f64 + traffic.left(at) as f64)
+                    > ALLOWED_BAD_RATE
         });
         lost
     };
     let report = simulate_until(workload, policy, options, Fault::default(), &mut (), is_over)?;
     Ok((!lost && report.worst_bad_rate <= ALLOWED_BAD_RATE).then_some(report))
-}
-
-/// Returns the number of a model's requests that count, by the arrivals of its stream.
-fn count(workload: &Workload, model: usize) -> f64 {
-    let counted = workload.warmup..workload.warmup + workload.duration;
-    let arrivals = stream(workload, model).into_iter().flatten();
-    arrivals.take_while(|&at| at < counted.end).filter(|&at| at >= counted.start).count() as f64
 }
 
 /// Returns the rate at which GPUs that always ran the largest batches that the SLOs allow would be

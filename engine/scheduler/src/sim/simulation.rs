@@ -33,11 +33,11 @@ pub fn simulate_observed(
     fault: Fault,
     observer: &mut dyn Observer,
 ) -> Result<Report, ArrivalError> {
-    simulate_until(workload, policy, options, fault, observer, |_| false)
+    simulate_until(workload, policy, options, fault, observer, |_, _| false)
 }
 
-/// Runs `workload` as [`simulate_observed`] does, until `is_over` says so of the counts, which it
-/// is asked whenever requests have become bad.
+/// Runs `workload` as [`simulate_observed`] does, until `is_over` says so of the counts and what is
+/// still to arrive, which it is asked whenever requests have become bad.
 ///
 /// Errors: an arrival process that can't be sampled.
 pub(super) fn simulate_until(
@@ -46,7 +46,7 @@ pub(super) fn simulate_until(
     options: &PolicyOptions,
     fault: Fault,
     observer: &mut dyn Observer,
-    mut is_over: impl FnMut(&[ModelReport]) -> bool,
+    mut is_over: impl FnMut(&[ModelReport], &Traffic) -> bool,
 ) -> Result<Report, ArrivalError> {
     let mut traffic = Traffic::new(workload)?;
     let mut gpus = VirtualGpus::new(workload, fault, observer);
@@ -85,7 +85,7 @@ pub(super) fn simulate_until(
         while let Some(request) = gpus.next_due(workload, &mut traffic) {
             scheduler.on_request(now, request, &mut gpus);
         }
-        if gpus.report.more_are_bad().is_some_and(&mut is_over) {
+        if gpus.report.more_are_bad().is_some_and(|models| is_over(models, &traffic)) {
             break;
         }
     }

@@ -61,6 +61,12 @@ impl Traffic {
         self.next.min_key()
     }
 
+    /// Returns the number of requests of a model that have not arrived yet.
+    pub(super) fn left(&self, model: usize) -> usize {
+        let first = usize::from(self.next.get(model) < Nanos::MAX);
+        first + self.streams[model].clone().take_while(|&at| at < self.end).count()
+    }
+
     fn advance(&mut self, index: usize) {
         let at = self.streams[index].next().filter(|&at| at < self.end);
         self.next.set(index, at.unwrap_or(Nanos::MAX));

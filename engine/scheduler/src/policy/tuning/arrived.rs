@@ -29,7 +29,7 @@ const SHORT: f64 = 0.01;
 const NEWS: (f64, f64) = (200.0, 8.0);
 
 /// The requests from which on what is known of them does not change any more.
-const ENOUGH: f64 = 40_000.0;
+const ENOUGH: f64 = 10_000.0;
 
 /// What has arrived of all models.
 #[derive(Clone, Debug)]
@@ -87,6 +87,11 @@ impl Arrived {
             self.news_from = if next < ENOUGH { next } else { f64::INFINITY };
         }
         is_news
+    }
+
+    /// Returns true from the second news on: before, little is known.
+    pub(super) fn is_known(&self) -> bool {
+        self.count() >= NEWS.0 * NEWS.1
     }
 
     fn count(&self) -> f64 {
@@ -271,9 +276,18 @@ mod tests {
     fn eight_times_as_many_requests_are_news_until_there_are_enough() {
         let mut arrived = Arrived::none_of(1);
         let some = |count: usize| VecDeque::from(vec![Request::default(); count]);
-        let news =
-            [0, 199, 1, 1_399, 1, 11_200, 30_000, 100_000].map(|count| arrived.add(&some(count), true));
-        assert_eq!(news, [false, false, true, false, true, true, false, false]);
+        let news = [0, 199, 1, 1_399, 1, 11_200, 100_000]
+            .map(|count| (arrived.add(&some(count), true), arrived.is_known()));
+        let expected = [
+            (false, false),
+            (false, false),
+            (true, false),
+            (false, false),
+            (true, true),
+            (false, true),
+            (false, true),
+        ];
+        assert_eq!(news, expected);
         // More than enough at once are news too.
         let mut arrived = Arrived::none_of(1);
         assert_eq!([100_000, 1_000].map(|count| arrived.add(&some(count), true)), [true, false]);

@@ -63,10 +63,15 @@ pub(super) struct Contender {
     /// Bad requests that it is charged with.
     pub(super) handicap: f64,
     /// What became of requests at each of [`STRESS`].
-    found: [ReplayOutcome; STRESS.len()],
+    found: AtEachStress,
     /// The bad requests of each slice of the last looks, under all stresses.
     slices: VecDeque<SliceLosses>,
+    /// True if it was not tried at the last look: it surely loses too much.
+    pub(super) rests: bool,
 }
+
+/// What a replay finds at each of [`STRESS`].
+type AtEachStress = [ReplayOutcome; STRESS.len()];
 
 impl Contender {
     /// All settings that are compared, `current` among them, without findings. `charged` has the
@@ -81,19 +86,33 @@ impl Contender {
             handicap,
             found: Default::default(),
             slices: VecDeque::new(),
+            rests: false,
         })
     }
 
     /// Leaves `kept` of what was found, and adds what `replay` finds at each of [`STRESS`], by its
-    /// index.
-    pub(super) fn find(&mut self, kept: f64, mut replay: impl FnMut(RuleSetting, usize) -> ReplayOutcome) {
+    /// index, which is returned too.
+    pub(super) fn find(
+        &mut self,
+        kept: f64,
+        mut replay: impl FnMut(RuleSetting, usize) -> ReplayOutcome,
+    ) -> AtEachStress {
         let mut last: Option<ReplayOutcome> = None;
-        let mut slices = [SliceLosses::default(); SLICES];
-        for (stress, found) in self.found.iter_mut().enumerate() {
+        let found = core::array::from_fn(|stress| {
             let hopeless = last.take().filter(|last| last.bad_rate() > HOPELESS);
-            let more = hopeless.unwrap_or_else(|| replay(self.setting, stress));
+            let found = hopeless.unwrap_or_else(|| replay(self.setting, stress));
+            last.insert(found).clone()
+        });
+        self.add(kept, &found);
+        found
+    }
+
+    /// Leaves `kept` of what was found, and adds what was found now.
+    pub(super) fn add(&mut self, kept: f64, now: &AtEachStress) {
+        let mut slices = [SliceLosses::default(); SLICES];
+        for (stress, (found, more)) in self.found.iter_mut().zip(now).enumerate() {
             found.fade(kept);
-            found.add(&more);
+            found.add(more);
             let is_now = STRESS[stress] == 1.0;
             let telling = if is_now { 1.0 } else { TELLING / more.bad_rate().max(TELLING) };
             for (sum, bad) in slices.iter_mut().zip(more.bad_in) {
@@ -101,7 +120,6 @@ impl Contender {
                 sum.telling += telling * bad;
                 sum.now += if is_now { bad } else { 0.0 };
             }
-            last = Some(more);
         }
         if self.slices.len() == SLICES * LOOKS {
             self.slices.drain(..SLICES);
@@ -121,19 +139,25 @@ impl Contender {
         now + stressed.min(STRESSED) + BEYOND * stressed + self.handicap / self.offered().max(1.0)
     }
 
-    /// Returns the number of bad requests that this setting saves of those under `other`, less the
-    /// part of the standard error that the differences of the slices show. Bad requests come in
+    /// Returns the number of bad requests that this setting saves of those under `other`, charges
+    /// included: see [`Contender::found_to_save`].
+    pub(super) fn surely_saves(&self, other: &Contender) -> f64 {
+        other.handicap - self.handicap + self.found_to_save(other)
+    }
+
+    /// Returns the number of bad requests that this setting was found to save of those under
+    /// `other`, less the part of the standard error that the differences of the slices show. Bad requests come in
     /// bursts, so one burst says less than as many bad requests that are spread. What is lost under
     /// much stress is left out beyond a part if more is saved for sure without it, and all that is
     /// lost under stress if `other` loses more steadily.
-    pub(super) fn surely_saves(&self, other: &Contender) -> f64 {
+    pub(super) fn found_to_save(&self, other: &Contender) -> f64 {
         let saves = |of: fn(&SliceLosses) -> f64| {
             let saved = self.saved(other, of);
             let squares: f64 = saved.clone().map(|saved| saved * saved).sum();
             saved.sum::<f64>() - ERRORS * squares.sqrt()
         };
         let sure = saves(|slice| slice.all).max(saves(|slice| slice.telling));
-        other.handicap - self.handicap + sure.max(self.steadily_saves(other))
+        sure.max(self.steadily_saves(other))
     }
 
     /// Returns the number of bad requests without stress that this setting saves of those under
@@ -304,6 +328,22 @@ mod tests {
         // Charges are not found, so they have no error.
         let charged = Contender { handicap: 7.0, ..none.clone() };
         assert!((none.surely_saves(&charged) - 7.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_counts_as_if_it_had_done_as_another_one_is_as_far_behind_by_less() {
+        let mut behind = found([900.0, 2_000.0]);
+        let mut best = found([300.0, 500.0]);
+        let apart = behind.badness() - best.badness();
+        for _ in 0..8 {
+            let now = best.find(0.8, |_, _| ReplayOutcome {
+                models: vec![ReplayTally { offered: 10_000.0, bad: 100.0 }],
+                ..Default::default()
+            });
+            behind.add(0.8, &now);
+        }
+        let left = behind.badness() - best.badness();
+        assert!(0.0 < left && left < 0.3 * apart, "{left} of {apart}");
     }
 
     #[test]

@@ -63,6 +63,9 @@ const HEADROOM: f64 = 0.0005;
 /// The number of requests that a change of the setting must have saved for sure.
 const GAIN: f64 = 1.0;
 
+/// The number of requests that another setting has to have saved for sure for a setting to rest.
+const RESTS: f64 = 50.0;
+
 /// The share of the cost that is left where a setting is changed for its cost alone.
 const CHEAPER: f64 = 0.97;
 
@@ -149,7 +152,6 @@ impl Tuner {
             has_changed: false,
             follows_until: Nanos::ZERO,
         };
-        tuner.search_limits();
         tuner.begin();
         tuner
     }
@@ -270,7 +272,7 @@ impl Tuner {
             self.begin();
         }
         let follow = !core::mem::take(&mut self.has_left_out);
-        if self.arrived.add(&self.recent, follow) {
+        if self.arrived.add(&self.recent, follow) || self.limits.are_unknown() {
             self.search_limits();
         }
         if self.has_changed && change.is_some_and(|times| times < FELL) {
@@ -324,19 +326,31 @@ impl Tuner {
             counted: from..last,
         };
         let under_stress = STRESS.map(|stress| came.faster(stress));
+        // A setting that surely loses more than the best one is not tried again until what is known
+        // of that has faded: it counts as if it had done now as the best one does.
+        let least = self.contenders.iter().min_by(|a, b| a.badness().total_cmp(&b.badness()));
+        let Some(best) = least.cloned() else { return };
         for one in &mut self.contenders {
-            one.find(KEPT, |setting, stress| {
+            one.rests = one.setting != self.current && best.found_to_save(one) > RESTS;
+        }
+        let mut of_best = Default::default();
+        for one in self.contenders.iter_mut().filter(|one| !one.rests) {
+            let found = one.find(KEPT, |setting, stress| {
                 let rule = ReplayedRule { drop: *drop, deferral: *deferral, setting };
                 replay(workload, &rule, &under_stress[stress], |_| false)
             });
+            if one.setting == best.setting {
+                of_best = found;
+            }
         }
+        self.contenders.iter_mut().filter(|one| one.rests).for_each(|one| one.add(KEPT, &of_best));
     }
 
     /// Returns the setting to go on with: of those under which as few are bad as under the best,
     /// but for noise, the one that costs least; the current one, unless that gains something.
     fn best(&self, prefer: Prefer) -> RuleSetting {
         let least = self.contenders.iter().map(Contender::badness).fold(f64::INFINITY, f64::min);
-        let as_good = self.contenders.iter().filter(|one| one.badness() <= least + SAME);
+        let as_good = self.contenders.iter().filter(|one| !one.rests && one.badness() <= least + SAME);
         let best = as_good.min_by(|a, b| a.cost(prefer).total_cmp(&b.cost(prefer)));
         let current = self.contenders.iter().find(|one| one.setting == self.current);
         let (Some(best), Some(current)) = (best, current) else { return self.current };
@@ -401,6 +415,28 @@ mod tests {
         assert_eq!((tuner.pause(), tuner.earliest_look() > early), (pause, true), "pauses stay as long");
         tuner.look(early + pause);
         assert!(tuner.pause() > pause);
+    }
+
+    #[test]
+    fn what_surely_loses_more_rests_until_that_has_faded() {
+        let mut tuner = tuner();
+        let mut rested = vec![0; tuner.charged.len()];
+        for look in 0..12 {
+            charged_after(&mut tuner, 4_000, 2_000.0);
+            let best = tuner.contenders.iter().map(Contender::badness).fold(f64::INFINITY, f64::min);
+            for (one, rested) in tuner.contenders.iter().zip(&mut rested) {
+                assert!(
+                    !one.rests || (one.setting != tuner.current && one.badness() > best),
+                    "{look}: {one:?}"
+                );
+                *rested += usize::from(one.rests);
+            }
+            assert!(look > 0 || rested.iter().all(|&times| times == 0), "nothing was found yet");
+        }
+        assert!(
+            rested.iter().any(|&times| times > 3) && rested.iter().all(|&times| times < 11),
+            "{rested:?}"
+        );
     }
 
     #[test]

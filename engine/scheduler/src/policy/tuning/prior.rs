@@ -17,8 +17,11 @@ use core::convert::Infallible;
 use symphony_transport::Nanos;
 use symphony_transport::message::{ModelId, NO_DEADLINE, Request};
 
-/// The made-up requests of a search before anything has come, and those after.
-const REQUESTS: [usize; 2] = [5_000, 20_000];
+/// The made-up requests of a search while little is known of those that come.
+const FEW: usize = 5_000;
+
+/// The independent requests that those of a later search are worth, and the most of them.
+const REQUESTS: (f64, usize) = (10_000.0, 20_000);
 
 /// The steps of the loads that are tried, in an octave; the first of all is what the GPUs could do
 /// with full batches.
@@ -52,6 +55,11 @@ pub(super) struct Limits {
 }
 
 impl Limits {
+    /// True before anything was searched.
+    pub(super) fn are_unknown(&self) -> bool {
+        self.points.is_empty()
+    }
+
     /// Searches the limits of the settings where requests come like those that have arrived.
     pub(super) fn search(
         &mut self,
@@ -69,8 +77,9 @@ impl Limits {
         let full = ideal_rate(&workload);
         let rates: Vec<f64> = workload.models.iter().map(|model| model.share * full).collect();
         let shape = arrived.shape();
-        let is_first = self.points.is_empty();
-        let requests = made_up(&workload, &rates, &arrived.shapes(), REQUESTS[usize::from(!is_first)]);
+        let is_first = self.are_unknown();
+        let count = if arrived.is_known() { ((REQUESTS.0 / shape) as usize).min(REQUESTS.1) } else { FEW };
+        let requests = made_up(&workload, &rates, &arrived.shapes(), count);
         let Some(last) = requests.last() else { return };
         let counted = Nanos(last.arrival.0 / 8)..last.arrival;
         let full_load = ReplayedRequests { requests: (&requests).into(), rates: (&rates).into(), counted };
@@ -146,19 +155,22 @@ mod tests {
 
     fn limits_of(gpus: usize, models: &[(f64, f64, f64)]) -> Limits {
         let mut limits = Limits::default();
-        search(&mut limits, gpus, models);
+        search(&mut limits, gpus, models, 0);
         limits
     }
 
-    fn search(limits: &mut Limits, gpus: usize, models: &[(f64, f64, f64)]) {
+    /// Searches when so many requests have come in bursts of five.
+    fn search(limits: &mut Limits, gpus: usize, models: &[(f64, f64, f64)], came: usize) {
         let model = |&(alpha, beta, slo): &(f64, f64, f64)| {
             let [alpha, beta, slo] = [alpha, beta, slo].map(Nanos::from_millis_f64);
             WorkloadModel::new("m", Profile::linear(alpha, beta, 256).unwrap(), slo)
         };
         let workload = Workload::of_models(gpus, 1.0, models.iter().map(model).collect());
         let deferral = policy::by_name("symphony").and_then(policy::Policy::deferral).unwrap();
-        let none = Arrived::none_of(models.len());
-        limits.search(&workload, &none, DropRule::Exchange, deferral, &CANDIDATES);
+        let [rates, shapes] = [100.0, 0.2].map(|each| vec![each; models.len()]);
+        let mut arrived = Arrived::none_of(models.len());
+        arrived.add(&made_up(&workload, &rates, &shapes, came).into(), true);
+        limits.search(&workload, &arrived, DropRule::Exchange, deferral, &CANDIDATES);
     }
 
     fn charges_of(gpus: usize, models: &[(f64, f64, f64)]) -> Vec<f64> {
@@ -197,7 +209,7 @@ mod tests {
         let mixed = [(0.5, 10.0, 60.0), (0.25, 0.5, 9.0)];
         let first = limits_of(2, &mixed);
         let mut later = first.clone();
-        search(&mut later, 2, &mixed);
+        search(&mut later, 2, &mixed, 2_000);
         for (at, (one, other)) in first.points.iter().zip(&later.points).enumerate() {
             assert!(one.abs_diff(*other) <= STEPS / 2, "{at}: {first:?} {later:?}");
         }
