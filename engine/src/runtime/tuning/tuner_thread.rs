@@ -108,14 +108,12 @@ impl TunerThread {
         }
     }
 
-    /// Makes another tuner for each sub-cluster that serves other models, once there is processor
-    /// time for it. It goes on from the setting that the sub-cluster has.
+    /// Makes another tuner for each sub-cluster that serves other models. It goes on from the
+    /// setting that the sub-cluster has.
     fn follow_models(&mut self) {
-        let is_known = self.table == Some(self.plan.model_table.number());
-        if is_known || !self.budget.allows(self.plan.clock.now()) {
+        if self.table == Some(self.plan.model_table.number()) {
             return;
         }
-        let began = thread_cpu_time();
         let (number, models) = self.plan.model_table.read();
         let is_first = self.table.replace(number).is_none();
         let TunerPlan { rule, gpus, group_of, clock, rolling, .. } = &self.plan;
@@ -138,10 +136,6 @@ impl TunerThread {
             {
                 order(&mut self.links, TuningOrder::Set { group, setting: pool.setting() });
             }
-        }
-        // Those of the start are made once, and the first looks must not wait for them.
-        if !is_first {
-            self.budget.spend(clock.now(), thread_cpu_time() - began);
         }
     }
 
@@ -280,21 +274,6 @@ mod tests {
         assert!(tuned.applying(Nanos::from_millis(1)).is_none());
         thread.follow_models();
         assert!(tuned.applying(Nanos::from_secs(1)).is_none(), "the table is the same");
-    }
-
-    #[test]
-    fn tables_that_follow_each_other_wait_for_processor_time() {
-        let table = ModelTable::new([model(0, 25), model(1, 50), model(2, 50)].into());
-        let (mut thread, mock) = of_two_sub_clusters(&table);
-        thread.follow_models();
-        are_new(&mut thread);
-        thread.budget.spend(thread.plan.clock.now(), Nanos::from_secs(3));
-        table.publish([model(0, 35), model(1, 50), model(2, 50)].into());
-        thread.follow_models();
-        assert_eq!(are_new(&mut thread), [false, false]);
-        mock.increment(Duration::from_secs(21));
-        thread.follow_models();
-        assert_eq!(are_new(&mut thread), [true, false]);
     }
 
     #[test]

@@ -146,10 +146,10 @@ impl Contender {
     }
 
     /// Returns the number of bad requests that this setting was found to save of those under
-    /// `other`, less the part of the standard error that the differences of the slices show. Bad requests come in
-    /// bursts, so one burst says less than as many bad requests that are spread. What is lost under
-    /// much stress is left out beyond a part if more is saved for sure without it, and all that is
-    /// lost under stress if `other` loses more steadily.
+    /// `other`, less the part of the standard error that the differences of the slices show. Bad
+    /// requests come in bursts, so one burst says less than as many bad requests that are spread.
+    /// What is lost under much stress is left out beyond a part if more is saved for sure without
+    /// it, and all that is lost under stress if `other` loses more steadily.
     pub(super) fn found_to_save(&self, other: &Contender) -> f64 {
         let saves = |of: fn(&SliceLosses) -> f64| {
             let saved = self.saved(other, of);
