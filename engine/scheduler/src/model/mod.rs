@@ -487,9 +487,17 @@ impl ModelQueue {
     fn update_rate(&mut self, now: Nanos) {
         let ended = self.rate.advance(now);
         if ended > 0 {
-            self.losses.samples_ended(ended, self.rate.rate());
-            self.read_rate();
+            self.samples_ended(ended);
         }
+    }
+
+    /// What follows from samples of the rate that have ended. By itself, as it is seldom: it would
+    /// take registers from what every request does.
+    #[cold]
+    #[inline(never)]
+    fn samples_ended(&mut self, samples: u64) {
+        self.losses.samples_ended(samples, self.rate.rate());
+        self.read_rate();
     }
 
     /// What follows from the rate alone.

@@ -101,6 +101,8 @@ impl RateMeter {
         possible.then_some(RateMeter { counts, at, filled, sum, current, sample_ends })
     }
 
+    #[cold]
+    #[inline(never)]
     fn roll(&mut self, now: Nanos) -> u64 {
         let ended = 1 + (now - self.sample_ends).0 / RATE_SAMPLE.0;
         self.sum = self.sum + u64::from(self.current) - u64::from(self.counts[self.at]);
