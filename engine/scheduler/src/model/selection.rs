@@ -216,7 +216,7 @@ pub fn target_batch(terms: &QueueConfig, rate_rps: f64) -> usize {
 }
 
 /// [`target_batch`], found in two steps where it still is what it was at another rate.
-pub fn target_batch_near(terms: &QueueConfig, rate_rps: f64, before: usize) -> usize {
+pub(super) fn target_batch_near(terms: &QueueConfig, rate_rps: f64, before: usize) -> usize {
     let fits = |size: usize| fits_as_target(terms, rate_rps, size);
     let largest = terms.profile.max_batch();
     let before = before.min(largest);

@@ -425,6 +425,7 @@ impl RankState {
     /// What [`RankState::match_waiting`] does for the highest class, which is mostly all.
     #[inline]
     fn match_highest(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
+        // Often no GPU is free soon enough for any: what is below would find the same, for more.
         let soonest = self.free.min_key();
         if soonest > now + self.horizon && self.long.is_empty() {
             self.next_timer = self.next_horizon(now, soonest);

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! Bounds: at most [`MOST_REPLAYED`](symphony_scheduler::policy::tuning::MOST_REPLAYED) arrivals a
-//! look, each replayed once for each setting; for looks and for tuners of models that were loaded a
-//! tenth of a core, by the thread's processor time, and a second of it at once where it was less
-//! before. A ModelThread pays two comparisons a request, and a ring's push for one that is wanted.
+//! look, each replayed at most twice for each setting; for looks a tenth of a core, by the thread's
+//! processor time, and a second of it at once where it was less before. To make a tuner takes no
+//! replays. A ModelThread pays two comparisons a request, and a ring's push for one that is wanted.
 //! A tuner that hangs or ends leaves the settings as they are.
 
 mod link;

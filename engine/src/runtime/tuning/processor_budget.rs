@@ -1,5 +1,5 @@
-//! What the tuner's looks, and the making of tuners, may take of a core: a tenth in the long run,
-//! and up to a second at once where they took less before. After the start or a change of the load
+//! What the tuner's looks may take of a core: a tenth in the long run, and up to a second at once
+//! where they took less before. After the start or a change of the load
 //! looks are many and settings are unproven, so each look that waits costs requests; later looks
 //! are rare.
 

@@ -97,12 +97,12 @@ impl Contender {
         kept: f64,
         mut replay: impl FnMut(RuleSetting, usize) -> ReplayOutcome,
     ) -> AtEachStress {
-        let mut last: Option<ReplayOutcome> = None;
-        let found = core::array::from_fn(|stress| {
-            let hopeless = last.take().filter(|last| last.bad_rate() > HOPELESS);
-            let found = hopeless.unwrap_or_else(|| replay(self.setting, stress));
-            last.insert(found).clone()
-        });
+        let mut found = AtEachStress::default();
+        for stress in 0..STRESS.len() {
+            let less = stress.checked_sub(1).map(|less| &found[less]);
+            let hopeless = less.filter(|less| less.bad_rate() > HOPELESS).cloned();
+            found[stress] = hopeless.unwrap_or_else(|| replay(self.setting, stress));
+        }
         self.add(kept, &found);
         found
     }
