@@ -6,6 +6,7 @@ use crate::load_phases::LoadPhases;
 use crate::profile::Profile;
 use crate::query::{DeadlineSplit, QueryGraph};
 use crate::run_time::VaryingModel;
+use crate::sim::arrivals::DrawnGaps;
 use alloc::borrow::ToOwned;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -162,6 +163,7 @@ impl Arrival {
         match self {
             Arrival::Trace(_) | Arrival::Minutes(_) => true,
             Arrival::Phased(process, _) => process.has_own_rate(),
+            Arrival::Drawn(drawn) => drawn.process().has_own_rate(),
             Arrival::Poisson | Arrival::Uniform | Arrival::Gamma(_) => false,
         }
     }
@@ -182,4 +184,6 @@ pub enum Arrival {
     Minutes(Arc<[u32]>),
     /// A process whose rate goes up and down by phases.
     Phased(Arc<Arrival>, LoadPhases),
+    /// A process whose first gaps are drawn beforehand, for runs at many rates.
+    Drawn(Arc<DrawnGaps>),
 }

@@ -5,7 +5,7 @@
 use super::generator::{HALF, Half};
 use super::results::PopulationResults;
 use super::rules::{CLASSIC, Rule};
-use super::search::{goodputs, neighbourhood};
+use super::search::{goodputs, neighbourhood, of_seeds};
 use super::summary::is_left_out;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io;
@@ -102,14 +102,15 @@ impl Campaign {
 
     /// Runs the rules of one workload. Returns false if an error has ended all.
     fn run_one(&self, todo: &Todo, shared: &Mutex<Shared<'_>>, progress: &ProgressBar, file: &Path) -> bool {
-        let near = neighbourhood(&todo.workload);
+        let near = neighbourhood(&todo.workload)
+            .and_then(|near| Ok((near, of_seeds(&todo.workload, self.seeds, near)?)));
         for rule in &todo.rules {
             progress.set_message(format!("{} on {}", rule, todo.workload.name));
             if is_of_no_use(rule, &todo.workload, shared.lock().expect(ENDS).results) {
                 progress.inc(1);
                 continue;
             }
-            let found = near.and_then(|near| goodputs(rule, &todo.workload, self.seeds, near));
+            let found = near.as_ref().map_err(Clone::clone).and_then(|(near, of)| goodputs(rule, of, *near));
             progress.inc(1);
             let mut shared = shared.lock().expect(ENDS);
             match found {

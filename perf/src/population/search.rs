@@ -10,7 +10,7 @@ use super::generator::at_rate;
 use super::rules::Rule;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use symphony_scheduler::sim::arrivals::{ArrivalError, stream_seed};
+use symphony_scheduler::sim::arrivals::{ArrivalError, drawn, stream_seed};
 use symphony_scheduler::sim::goodput::ideal_rate;
 use symphony_scheduler::sim::grid::{beyond, bisect, highest};
 use symphony_scheduler::workload::Workload;
@@ -45,6 +45,10 @@ const REFINED: usize = 8;
 /// stay at 1 % over a range of rates, the nearest rate that fails says little.
 const BEYOND: [usize; 3] = [1, 3, 6];
 
+/// The arrivals that are drawn beforehand, in those that a run in the neighbourhood has; and at
+/// most so many for each seed, which is 32 MiB.
+const DRAWN: (f64, f64) = (1.1, 4e6);
+
 /// The rule by which the neighbourhood is found: the default without its tuner, which takes most of
 /// the time of a run, at the setting that is best where one has to do for all.
 const GUIDE: &str = "symphony@0/3/1";
@@ -55,38 +59,57 @@ const GUIDE: &str = "symphony@0/3/1";
 /// Errors: those of [`Rule::passes`].
 pub fn neighbourhood(workload: &Workload) -> Result<usize, ArrivalError> {
     let guide: Rule = GUIDE.parse().expect("it is a rule");
+    let first = of_seed(workload, 0);
     let found = highest(FIRST, STRIDES[0], LAST, |point| {
-        let whole = at(workload, 0, point);
+        let whole = at(&first, point);
         let duration = Nanos(whole.duration.0 / BRIEF).max(BRIEF_LEAST).min(whole.duration);
         Ok(guide.passes(&Workload { duration, ..whole })?.is_some())
     })?;
     Ok(found.unwrap_or(LAST))
 }
 
-/// Returns the workload with the seed of this number, at the rate of this point.
-fn at(workload: &Workload, seed: usize, point: usize) -> Workload {
-    let seed = stream_seed(workload.seed, seed as u64);
-    Workload { seed, ..at_rate(workload, rate(workload, point as f64)) }
+/// Returns the workload with the seed of this number.
+fn of_seed(workload: &Workload, number: usize) -> Workload {
+    Workload { seed: stream_seed(workload.seed, number as u64), ..workload.clone() }
 }
 
-/// Searches the goodput of `rule` on `workload`, in requests per second, for each of `seeds` seeds;
-/// 0 where no rate passes. It starts at `near`, the workload's [`neighbourhood`].
+/// Returns the workload at the rate of this point.
+fn at(workload: &Workload, point: usize) -> Workload {
+    at_rate(workload, rate(workload, point as f64))
+}
+
+/// Returns the workload with each of `seeds` seeds. What a run at the point `near` needs is drawn:
+/// all rules and rates that are tried with a seed have the same requests.
+///
+/// Errors: an arrival process that can't be sampled.
+pub fn of_seeds(workload: &Workload, seeds: usize, near: usize) -> Result<Vec<Workload>, ArrivalError> {
+    let run = at(workload, near);
+    let most = DRAWN.0 * run.rate_rps * (run.warmup + run.duration).as_secs_f64();
+    let requests = most.min(DRAWN.1);
+    let with_arrivals = |number| {
+        let mut workload = of_seed(workload, number);
+        for (index, model) in workload.models.iter_mut().enumerate() {
+            let seed = stream_seed(workload.seed, index as u64);
+            model.arrival = drawn(&model.arrival, seed, (model.share * requests) as usize)?;
+        }
+        Ok(workload)
+    };
+    (0..seeds).map(with_arrivals).collect()
+}
+
+/// Searches the goodput of `rule` on each of `workloads`, those [`of_seeds`], in requests per
+/// second; 0 where no rate passes. It starts at `near`, the workload's [`neighbourhood`].
 ///
 /// Errors: those of [`Rule::passes`].
-pub fn goodputs(
-    rule: &Rule,
-    workload: &Workload,
-    seeds: usize,
-    near: usize,
-) -> Result<Vec<f64>, ArrivalError> {
+pub fn goodputs(rule: &Rule, workloads: &[Workload], near: usize) -> Result<Vec<f64>, ArrivalError> {
     let mut start = near;
     let mut result = Vec::new();
-    for seed in 0..seeds {
+    for (seed, workload) in workloads.iter().enumerate() {
         let mut offered = BTreeMap::new();
         let mut passes = |point: usize| {
             let offered = match offered.entry(point) {
                 Entry::Occupied(known) => *known.get(),
-                Entry::Vacant(new) => *new.insert(rule.passes(&at(workload, seed, point))?),
+                Entry::Vacant(new) => *new.insert(rule.passes(&at(workload, point))?),
             };
             Ok(offered.is_some())
         };
@@ -136,11 +159,12 @@ mod tests {
         let model = WorkloadModel::new("ResNet50", profile, Nanos::from_millis(25));
         let workload = Workload::of_models(8, 1.0, vec![model]);
         let rule: Rule = "symphony-published:window".parse().unwrap();
-        let found = goodputs(&rule, &workload, 2, neighbourhood(&workload).unwrap()).unwrap();
+        let near = neighbourhood(&workload).unwrap();
+        let workloads = of_seeds(&workload, 2, near).unwrap();
+        let found = goodputs(&rule, &workloads, near).unwrap();
         // Figure of the paper's Table 4, with the default's search.
         assert!(found.iter().all(|rps| (rps / 5_330.0 - 1.0).abs() < 0.02), "{found:?}");
-        let seed = stream_seed(workload.seed, 0);
-        let refined = refined_goodput(&rule, &Workload { seed, ..workload }).unwrap() / found[0];
+        let refined = refined_goodput(&rule, &of_seed(&workload, 0)).unwrap() / found[0];
         assert!((1.0..1.011).contains(&refined), "{refined}");
     }
 }

@@ -122,8 +122,9 @@ pub fn batch_time(
 /// Selects from a queue of `len` requests whose deadlines `deadline(0) <= deadline(1) <= …`.
 /// `target`: the batch size that the model's rate calls for; `price`: that of
 /// [`DropRule::Exchange`], see [`Selection::if_worth`]; 0 never drops for a larger batch, infinity
-/// always does. O(log len) and a step per request that joins; where requests differ, a step per
-/// request that would be in time if all of its batch were of the quickest application, and is not.
+/// always does. O(log len), and a step per request by which the batch is larger than `target`;
+/// where requests differ, a step per request that would be in time if all of its batch were of the
+/// quickest application, and is not.
 #[inline(always)]
 pub fn select(
     rule: DropRule,
@@ -148,13 +149,13 @@ pub fn select(
     }
     let exchanges = rule == DropRule::Exchange;
     if rule == DropRule::Timeout || exchanges && price == 0.0 {
-        return select_window(finish, 1, len, deadline);
+        return select_all_in_time(finish, target, len, deadline);
     }
     let window = select_window(finish, target, len, deadline);
     if !exchanges || window.dropped == 0 || price == f32::INFINITY {
         return window;
     }
-    window.if_worth(select_window(finish, 1, len, deadline), price)
+    window.if_worth(select_all_in_time(finish, target, len, deadline), price)
 }
 
 /// Selects from a queue that can't run whole.
@@ -179,6 +180,33 @@ fn select_window(
     }
     let room = len - dropped;
     Selection { dropped, size: grow(finish, dropped, wanted.min(room), room, deadline(dropped)) }
+}
+
+/// [`select_window`] for a target of one: drops nothing that can still be served. The batch is
+/// looked for around `guess`.
+#[inline]
+fn select_all_in_time(
+    finish: impl BatchFinish,
+    guess: usize,
+    len: usize,
+    deadline: &impl Fn(usize) -> Nanos,
+) -> Selection {
+    let needed = finish.least(1);
+    let mut dropped = partition_point(0, len, |at| deadline(at) < needed);
+    while dropped < len && finish.of(dropped, 1) > deadline(dropped) {
+        dropped += 1;
+    }
+    if dropped == len {
+        return Selection { dropped, size: 0 };
+    }
+    let (room, head_deadline) = (len - dropped, deadline(dropped));
+    let is_in_time = |size: usize| finish.of(dropped, size) <= head_deadline;
+    let guess = guess.clamp(1, room);
+    let size = match is_in_time(guess) {
+        true => grow(finish, dropped, guess, room, head_deadline),
+        false => partition_point(2, guess, is_in_time) - 1,
+    };
+    Selection { dropped, size }
 }
 
 /// The largest batch behind the first `from`, from `size` up to `room`, that finishes by the

@@ -68,7 +68,7 @@ impl MinTree {
                 if old > least {
                     return;
                 }
-                value = min_of(self.group(start + at * FANOUT));
+                value = min_of_group(self.group(start + at * FANOUT));
             }
             if value == least {
                 return;
@@ -139,6 +139,13 @@ impl MinTree {
     fn group(&self, first: usize) -> &[Nanos; FANOUT] {
         self.keys[first..][..FANOUT].try_into().expect("levels are padded to whole groups")
     }
+}
+
+/// The minimum of a whole group: by pairs, of which a processor compares several at once.
+#[inline]
+fn min_of_group(keys: &[Nanos; FANOUT]) -> Nanos {
+    let [a, b, c, d, e, f, g, h] = *keys;
+    a.min(b).min(c.min(d)).min(e.min(f).min(g.min(h)))
 }
 
 #[inline]

@@ -6,7 +6,8 @@ use super::minutes::Minutes;
 use crate::load_phases::LoadPhases;
 use crate::workload::Arrival;
 use alloc::sync::Arc;
-use rand::{Rng, RngExt, SeedableRng};
+use alloc::vec::Vec;
+use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Exp1, Gamma};
 use rand_pcg::Pcg64Mcg;
 use symphony_transport::Nanos;
@@ -17,8 +18,8 @@ use symphony_transport::Nanos;
 pub struct Arrivals {
     gaps: Gaps,
     rng: Pcg64Mcg,
-    /// The mean gap, ns.
-    mean: f64,
+    /// How long a gap of one is, ns.
+    scale: f64,
     /// The instant of the last arrival, ns. As f64 it is exact to a nanosecond for 104 days. Where
     /// the rate has phases, that of a steady rate.
     at: f64,
@@ -27,12 +28,63 @@ pub struct Arrivals {
 
 #[derive(Clone, Debug)]
 enum Gaps {
-    Exponential,
+    Random(Law),
+    Drawn(Arc<DrawnGaps>, usize),
     Equal,
-    Gamma(Gamma<f64>),
     Listed(Arc<[Nanos]>, usize),
     Counted(Minutes),
     None,
+}
+
+/// The distribution of random gaps, on a scale of their own.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Law {
+    Exponential,
+    Gamma(Gamma<f64>),
+}
+
+impl Law {
+    #[inline]
+    fn sample(&self, rng: &mut Pcg64Mcg) -> f64 {
+        match self {
+            Law::Exponential => Exp1.sample(rng),
+            Law::Gamma(gamma) => gamma.sample(rng),
+        }
+    }
+}
+
+/// The first gaps of a random stream, drawn once for runs at many rates: [`drawn`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct DrawnGaps {
+    process: Arrival,
+    seed: u64,
+    law: Law,
+    gaps: Vec<f64>,
+    /// What draws those behind them.
+    rng: Pcg64Mcg,
+}
+
+impl DrawnGaps {
+    /// The process that they are of.
+    pub fn process(&self) -> &Arrival {
+        &self.process
+    }
+}
+
+/// Returns the process with the first `count` gaps of its stream of this seed drawn beforehand,
+/// where they are random: on their own scale they are the same at every rate. Its streams are those
+/// of `arrival`, to the last bit.
+///
+/// Errors: those of [`Arrivals::new`].
+pub fn drawn(arrival: &Arrival, seed: u64, count: usize) -> Result<Arrival, ArrivalError> {
+    if let Arrival::Phased(process, phases) = arrival {
+        return Ok(Arrival::Phased(drawn(process, seed, count)?.into(), phases.clone()));
+    }
+    let Arrivals { gaps: Gaps::Random(law), mut rng, .. } = Arrivals::new(arrival, 1.0, seed)? else {
+        return Ok(arrival.clone());
+    };
+    let gaps = (0..count).map(|_| law.sample(&mut rng)).collect();
+    Ok(Arrival::Drawn(Arc::new(DrawnGaps { process: arrival.clone(), seed, law, gaps, rng })))
 }
 
 /// The reason why a stream of arrivals can't be made.
@@ -58,28 +110,39 @@ impl Arrivals {
         if !rate_rps.is_finite() {
             return Err(ArrivalError::Rate(rate_rps));
         }
-        let mean = 1e9 / rate_rps;
+        let mut scale = 1e9 / rate_rps;
         let mut at = 0.0;
         let gaps = match arrival {
             Arrival::Phased(process, own) => {
                 return Ok(Arrivals { phases: own.clone(), ..Arrivals::new(process, rate_rps, seed)? });
             }
+            Arrival::Drawn(drawn) => {
+                let anew = Arrivals::new(&drawn.process, rate_rps, seed)?;
+                let begun = matches!(anew.gaps, Gaps::Random(_)) && drawn.seed == seed;
+                let from = |drawn: &Arc<DrawnGaps>| Gaps::Drawn(Arc::clone(drawn), 0);
+                return Ok(if begun {
+                    Arrivals { gaps: from(drawn), rng: drawn.rng.clone(), ..anew }
+                } else {
+                    anew
+                });
+            }
             Arrival::Trace(offsets) => Gaps::Listed(Arc::clone(offsets), 0),
             Arrival::Minutes(counts) => Gaps::Counted(Minutes::new(Arc::clone(counts))),
             _ if rate_rps <= 0.0 => Gaps::None,
-            Arrival::Poisson => Gaps::Exponential,
+            Arrival::Poisson => Gaps::Random(Law::Exponential),
             Arrival::Uniform => {
                 // A phase of its own: models of one rate would otherwise all send at the same
                 // instants.
-                at = -mean * rng.random::<f64>();
+                at = -scale * rng.random::<f64>();
                 Gaps::Equal
             }
             Arrival::Gamma(shape) => {
-                let gamma = Gamma::new(*shape, mean / shape);
-                Gaps::Gamma(gamma.map_err(|error| ArrivalError::Shape(*shape, error))?)
+                scale /= shape;
+                let gamma = Gamma::new(*shape, scale).and(Gamma::new(*shape, 1.0));
+                Gaps::Random(Law::Gamma(gamma.map_err(|error| ArrivalError::Shape(*shape, error))?))
             }
         };
-        Ok(Arrivals { gaps, rng, mean, at, phases: LoadPhases::default() })
+        Ok(Arrivals { gaps, rng, scale, at, phases: LoadPhases::default() })
     }
 }
 
@@ -89,9 +152,15 @@ impl Iterator for Arrivals {
     #[inline]
     fn next(&mut self) -> Option<Nanos> {
         let gap = match &mut self.gaps {
-            Gaps::Exponential => self.mean * exponential(&mut self.rng),
-            Gaps::Equal => self.mean,
-            Gaps::Gamma(gamma) => gamma.sample(&mut self.rng),
+            Gaps::Random(law) => law.sample(&mut self.rng),
+            Gaps::Drawn(drawn, next) => match drawn.gaps.get(*next) {
+                Some(&gap) => {
+                    *next += 1;
+                    gap
+                }
+                None => drawn.law.sample(&mut self.rng),
+            },
+            Gaps::Equal => 1.0,
             Gaps::Listed(offsets, next) => {
                 *next += 1;
                 return offsets.get(*next - 1).copied();
@@ -99,15 +168,11 @@ impl Iterator for Arrivals {
             Gaps::Counted(minutes) => return minutes.next(&mut self.rng),
             Gaps::None => return None,
         };
-        self.at += gap;
+        self.at += self.scale * gap;
         let at = self.phases.time_of(self.at);
         // Past the last representable instant nothing arrives any more.
         (at < u64::MAX as f64).then_some(Nanos(at as u64))
     }
-}
-
-fn exponential(rng: &mut impl Rng) -> f64 {
-    Exp1.sample(rng)
 }
 
 /// Returns a seed for stream number `stream` of a run with seed `seed`: neighbouring numbers give
@@ -182,6 +247,27 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_is_the_same_with_its_first_gaps_drawn_beforehand() {
+        let phases = LoadPhases::new(&[LoadPhase { lasts: Nanos::from_millis(70), factor: 2.0 }]).unwrap();
+        for arrival in [
+            Arrival::Poisson,
+            Arrival::Uniform,
+            Arrival::Gamma(0.05),
+            Arrival::Gamma(3.0),
+            Arrival::Phased(Arrival::Gamma(0.5).into(), phases),
+        ] {
+            let known = drawn(&arrival, 5, 100).unwrap();
+            for (seed, rate) in [(5, 13.0), (5, 7_000.0), (6, 400.0), (5, 0.0)] {
+                let of = |arrival| Arrivals::new(arrival, rate, seed).unwrap().take(200).collect::<Vec<_>>();
+                assert_eq!(of(&known), of(&arrival), "{arrival:?} at {rate}/s");
+            }
+        }
+        assert!(drawn(&Arrival::Gamma(-1.0), 5, 100).is_err());
+        let is_drawn = |arrival| matches!(drawn(&arrival, 5, 1).unwrap(), Arrival::Drawn(_));
+        assert_eq!([Arrival::Poisson, Arrival::Uniform].map(is_drawn), [true, false]);
+    }
+
+    #[test]
     fn streams_of_one_seed_are_unrelated() {
         let seeds: std::collections::HashSet<u64> =
             (0..100).flat_map(|seed| (0..100).map(move |s| stream_seed(seed, s))).collect();
@@ -203,6 +289,7 @@ mod tests {
         assert!(Arrivals::new(&Arrival::Poisson, f64::INFINITY, 1).is_err());
         assert!(Arrivals::new(&Arrival::Gamma(0.0), 1.0, 1).is_err());
         assert!(Arrivals::new(&Arrival::Gamma(f64::NAN), 1.0, 1).is_err());
+        assert!(Arrivals::new(&Arrival::Gamma(f64::INFINITY), 1.0, 1).is_err());
         // So slow that the first arrival is past the end of time.
         assert_eq!(Arrivals::new(&Arrival::Poisson, 1e-300, 1).unwrap().next(), None);
     }
