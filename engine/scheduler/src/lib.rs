@@ -50,6 +50,7 @@ extern crate alloc;
 pub mod actions;
 pub mod deferral;
 pub mod drop_rule;
+pub mod gaps;
 pub mod limits;
 pub mod load_phases;
 pub mod model;

@@ -2,11 +2,11 @@
 //! one from a TOML file; the simulator, the load generator and the benchmarks run it, so that one
 //! file means the same to all of them.
 
+use crate::gaps::DrawnGaps;
 use crate::load_phases::LoadPhases;
 use crate::profile::Profile;
 use crate::query::{DeadlineSplit, QueryGraph};
 use crate::run_time::VaryingModel;
-use crate::sim::arrivals::DrawnGaps;
 use alloc::borrow::ToOwned;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -162,8 +162,7 @@ impl Arrival {
     pub fn has_own_rate(&self) -> bool {
         match self {
             Arrival::Trace(_) | Arrival::Minutes(_) => true,
-            Arrival::Phased(process, _) => process.has_own_rate(),
-            Arrival::Drawn(drawn) => drawn.process().has_own_rate(),
+            Arrival::Phased(process, _) | Arrival::Drawn(process, _) => process.has_own_rate(),
             Arrival::Poisson | Arrival::Uniform | Arrival::Gamma(_) => false,
         }
     }
@@ -185,5 +184,5 @@ pub enum Arrival {
     /// A process whose rate goes up and down by phases.
     Phased(Arc<Arrival>, LoadPhases),
     /// A process whose first gaps are drawn beforehand, for runs at many rates.
-    Drawn(Arc<DrawnGaps>),
+    Drawn(Arc<Arrival>, Arc<DrawnGaps>),
 }

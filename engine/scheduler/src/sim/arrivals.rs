@@ -3,12 +3,12 @@
 //! one seed gives them the same requests at the same times.
 
 use super::minutes::Minutes;
+use crate::gaps::{DrawnGaps, Law};
 use crate::load_phases::LoadPhases;
 use crate::workload::Arrival;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use rand::{RngExt, SeedableRng};
-use rand_distr::{Distribution, Exp1, Gamma};
+use rand_distr::Gamma;
 use rand_pcg::Pcg64Mcg;
 use symphony_transport::Nanos;
 
@@ -36,41 +36,6 @@ enum Gaps {
     None,
 }
 
-/// The distribution of random gaps, on a scale of their own.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Law {
-    Exponential,
-    Gamma(Gamma<f64>),
-}
-
-impl Law {
-    #[inline]
-    fn sample(&self, rng: &mut Pcg64Mcg) -> f64 {
-        match self {
-            Law::Exponential => Exp1.sample(rng),
-            Law::Gamma(gamma) => gamma.sample(rng),
-        }
-    }
-}
-
-/// The first gaps of a random stream, drawn once for runs at many rates: [`drawn`].
-#[derive(Clone, Debug, PartialEq)]
-pub struct DrawnGaps {
-    process: Arrival,
-    seed: u64,
-    law: Law,
-    gaps: Vec<f64>,
-    /// What draws those behind them.
-    rng: Pcg64Mcg,
-}
-
-impl DrawnGaps {
-    /// The process that they are of.
-    pub fn process(&self) -> &Arrival {
-        &self.process
-    }
-}
-
 /// Returns the process with the first `count` gaps of its stream of this seed drawn beforehand,
 /// where they are random: on their own scale they are the same at every rate. Its streams are those
 /// of `arrival`, to the last bit.
@@ -80,11 +45,10 @@ pub fn drawn(arrival: &Arrival, seed: u64, count: usize) -> Result<Arrival, Arri
     if let Arrival::Phased(process, phases) = arrival {
         return Ok(Arrival::Phased(drawn(process, seed, count)?.into(), phases.clone()));
     }
-    let Arrivals { gaps: Gaps::Random(law), mut rng, .. } = Arrivals::new(arrival, 1.0, seed)? else {
+    let Arrivals { gaps: Gaps::Random(law), rng, .. } = Arrivals::new(arrival, 1.0, seed)? else {
         return Ok(arrival.clone());
     };
-    let gaps = (0..count).map(|_| law.sample(&mut rng)).collect();
-    Ok(Arrival::Drawn(Arc::new(DrawnGaps { process: arrival.clone(), seed, law, gaps, rng })))
+    Ok(Arrival::Drawn(arrival.clone().into(), DrawnGaps::new(seed, law, rng, count).into()))
 }
 
 /// The reason why a stream of arrivals can't be made.
@@ -116,15 +80,14 @@ impl Arrivals {
             Arrival::Phased(process, own) => {
                 return Ok(Arrivals { phases: own.clone(), ..Arrivals::new(process, rate_rps, seed)? });
             }
-            Arrival::Drawn(drawn) => {
-                let anew = Arrivals::new(&drawn.process, rate_rps, seed)?;
-                let begun = matches!(anew.gaps, Gaps::Random(_)) && drawn.seed == seed;
-                let from = |drawn: &Arc<DrawnGaps>| Gaps::Drawn(Arc::clone(drawn), 0);
-                return Ok(if begun {
-                    Arrivals { gaps: from(drawn), rng: drawn.rng.clone(), ..anew }
-                } else {
-                    anew
-                });
+            Arrival::Drawn(process, drawn) => {
+                let anew = Arrivals::new(process, rate_rps, seed)?;
+                let is_begun = matches!(anew.gaps, Gaps::Random(_)) && drawn.seed == seed;
+                if !is_begun {
+                    return Ok(anew);
+                }
+                let rng = drawn.behind.clone();
+                return Ok(Arrivals { gaps: Gaps::Drawn(Arc::clone(drawn), 0), rng, ..anew });
             }
             Arrival::Trace(offsets) => Gaps::Listed(Arc::clone(offsets), 0),
             Arrival::Minutes(counts) => Gaps::Counted(Minutes::new(Arc::clone(counts))),
@@ -263,7 +226,7 @@ mod tests {
             }
         }
         assert!(drawn(&Arrival::Gamma(-1.0), 5, 100).is_err());
-        let is_drawn = |arrival| matches!(drawn(&arrival, 5, 1).unwrap(), Arrival::Drawn(_));
+        let is_drawn = |arrival| matches!(drawn(&arrival, 5, 1).unwrap(), Arrival::Drawn(..));
         assert_eq!([Arrival::Poisson, Arrival::Uniform].map(is_drawn), [true, false]);
     }
 
