@@ -5,6 +5,7 @@
 use super::generator::{HALF, Half, at_rate};
 use super::results::PopulationResults;
 use super::rules::{DEFAULT, Rule};
+use super::search::of_seed;
 use super::summary::{LEAST_RPS, geometric_mean};
 use crate::provenance;
 use serde::Serialize;
@@ -12,7 +13,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use symphony_scheduler::sim::arrivals::{ArrivalError, stream_seed};
+use symphony_scheduler::sim::arrivals::ArrivalError;
 use symphony_scheduler::workload::Workload;
 
 /// The parts of the default's goodput at which GPU time is compared.
@@ -127,8 +128,7 @@ pub fn loads(
 fn of_workload(workload: &Workload, goodput_rps: f64) -> Result<WorkloadLoads, ArrivalError> {
     let at = |rule: &str, part: f64| {
         let rule: Rule = rule.parse().expect("each is a rule: a test looks");
-        let seed = stream_seed(workload.seed, 0);
-        let report = rule.report(&Workload { seed, ..at_rate(workload, part * goodput_rps) });
+        let report = rule.report(&at_rate(&of_seed(workload, 0), part * goodput_rps));
         report.expect("each is a policy").map(|report| AtLoad {
             busy_gpus: report.gpu_utilization * workload.gpus as f64,
             worst_bad_rate: report.worst_bad_rate,

@@ -5,7 +5,7 @@
 use super::generator::{HALF, Half};
 use super::results::PopulationResults;
 use super::rules::{CLASSIC, Rule};
-use super::search::{goodputs, neighbourhood, of_seeds};
+use super::search::{goodputs, neighbourhood, of_seeds, requests};
 use super::summary::is_left_out;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io;
@@ -102,7 +102,7 @@ impl Campaign {
 
     /// Runs the rules of one workload. Returns false if an error has ended all.
     fn run_one(&self, todo: &Todo, shared: &Mutex<Shared<'_>>, progress: &ProgressBar, file: &Path) -> bool {
-        let near = neighbourhood(&todo.workload)
+        let prepared = neighbourhood(&todo.workload)
             .and_then(|near| Ok((near, of_seeds(&todo.workload, self.seeds, near)?)));
         for rule in &todo.rules {
             progress.set_message(format!("{} on {}", rule, todo.workload.name));
@@ -110,7 +110,10 @@ impl Campaign {
                 progress.inc(1);
                 continue;
             }
-            let found = near.as_ref().map_err(Clone::clone).and_then(|(near, of)| goodputs(rule, of, *near));
+            let found = match &prepared {
+                Ok((near, workloads)) => goodputs(rule, workloads, *near),
+                Err(error) => Err(*error),
+            };
             progress.inc(1);
             let mut shared = shared.lock().expect(ENDS);
             match found {
@@ -157,11 +160,6 @@ impl Shared<'_> {
             self.written = Instant::now();
         }
     }
-}
-
-/// Returns about how many requests a run of the workload simulates.
-fn requests(workload: &Workload) -> f64 {
-    workload.rate_rps * (workload.warmup + workload.duration).as_secs_f64()
 }
 
 #[cfg(test)]

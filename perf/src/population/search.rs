@@ -69,7 +69,7 @@ pub fn neighbourhood(workload: &Workload) -> Result<usize, ArrivalError> {
 }
 
 /// Returns the workload with the seed of this number.
-fn of_seed(workload: &Workload, number: usize) -> Workload {
+pub(super) fn of_seed(workload: &Workload, number: usize) -> Workload {
     Workload { seed: stream_seed(workload.seed, number as u64), ..workload.clone() }
 }
 
@@ -78,14 +78,17 @@ fn at(workload: &Workload, point: usize) -> Workload {
     at_rate(workload, rate(workload, point as f64))
 }
 
+/// Returns about how many requests a run of the workload simulates.
+pub(super) fn requests(workload: &Workload) -> f64 {
+    workload.rate_rps * (workload.warmup + workload.duration).as_secs_f64()
+}
+
 /// Returns the workload with each of `seeds` seeds. What a run at the point `near` needs is drawn:
 /// all rules and rates that are tried with a seed have the same requests.
 ///
 /// Errors: an arrival process that can't be sampled.
 pub fn of_seeds(workload: &Workload, seeds: usize, near: usize) -> Result<Vec<Workload>, ArrivalError> {
-    let run = at(workload, near);
-    let most = DRAWN.0 * run.rate_rps * (run.warmup + run.duration).as_secs_f64();
-    let requests = most.min(DRAWN.1);
+    let requests = (DRAWN.0 * requests(&at(workload, near))).min(DRAWN.1);
     let with_arrivals = |number| {
         let mut workload = of_seed(workload, number);
         for (index, model) in workload.models.iter_mut().enumerate() {
