@@ -126,6 +126,7 @@ impl RankRecorder {
 pub(super) fn for_each_saved(cluster: usize, state: &RankState, mut record: impl FnMut(Record)) {
     record(Record::saved_cluster(cluster, state.horizon(), state.packing(), state.are_all_reserved()));
     state.looks_paid_by().into_iter().for_each(|paid_by| record(Record::saved_looks(cluster, paid_by)));
+    record(Record::saved_longest(cluster, state.longest()));
     record(Record::saved_delay(cluster, state.completion_delay()));
     state.saved_gpus().for_each(|gpu| record(Record::saved_gpu(cluster, gpu)));
     state.saved_models().for_each(|model| record(Record::saved_candidate(cluster, model)));

@@ -9,8 +9,8 @@ use bytemuck::{Pod, Zeroable};
 use std::fmt;
 use symphony_scheduler::limits::RATE_SAMPLES;
 use symphony_scheduler::model::checkpoint::Saved;
-use symphony_scheduler::model::losses::Losses;
 use symphony_scheduler::model::rate::RateParts;
+use symphony_scheduler::model::recent::Recent;
 use symphony_scheduler::model::{Dispatch, LastReservation, ModelEvent};
 use symphony_scheduler::profile::{ProfileScale, ScaledProfile, TOP_LEVEL, ratio_of};
 use symphony_scheduler::rank::checkpoint::{SavedGpu, SavedModel};
@@ -100,6 +100,8 @@ pub(super) enum Kind {
     SavedLooks = 101,
     /// The delay of a sub-cluster's completions.
     SavedDelay = 102,
+    /// The longest batch that a matching has seen.
+    SavedLongest = 103,
 }
 
 impl Kind {
@@ -145,6 +147,7 @@ impl Kind {
             100 => Kind::SavedReservation,
             101 => Kind::SavedLooks,
             102 => Kind::SavedDelay,
+            103 => Kind::SavedLongest,
             _ => return None,
         })
     }
@@ -438,7 +441,7 @@ impl Record {
         let kind = if offer.early { Kind::Early } else { Kind::Ready };
         // Mostly a candidate may have any GPU: zero, for a short form.
         Record {
-            small: u16::from(offer.shrinks),
+            small: u16::from(offer.shrinks) | offer.claim << 1,
             a: offer.latest.0,
             b: offer.delay.0,
             c: !offer.leaves.0,
@@ -454,7 +457,8 @@ impl Record {
             delay: Nanos(self.b),
             early,
             leaves: Nanos(!self.c),
-            shrinks: self.small != 0,
+            shrinks: self.small & 1 != 0,
+            claim: self.small >> 1,
         }
     }
 
@@ -564,11 +568,11 @@ impl Record {
 
     /// Returns the records of a queue's scalars: [`SCALAR_RECORDS`] of them.
     pub(super) fn saved_model(queue: QueueId, saved: &Saved, queued: usize) -> [Record; SCALAR_RECORDS] {
-        let Offer { latest, delay, early, leaves, .. } = saved.offer.unwrap_or_default();
+        let Offer { latest, delay, early, leaves, claim, .. } = saved.offer.unwrap_or_default();
         let first = Record {
             flag: u8::from(saved.offer.is_some())
                 | u8::from(early) << 1
-                | u8::from(saved.losses.overloaded) << 2
+                | u8::from(saved.recent.overloaded) << 2
                 | u8::from(leaves < Nanos::MAX) << 3,
             small: queued as u16,
             a: saved.last_start.0,
@@ -580,9 +584,9 @@ impl Record {
         let second = Record {
             small: filled as u16,
             flag: at as u8,
-            a: u64::from(current),
+            a: u64::from(current) | u64::from(saved.recent.claim) << 32,
             b: sample_ends.0,
-            c: u64::from(saved.losses.lost),
+            c: u64::from(saved.recent.lost),
             ..Record::of(Kind::SavedModel, queue)
         };
         let LastReservation { head, budget } =
@@ -591,8 +595,10 @@ impl Record {
             flag: u8::from(saved.reservation.is_some())
                 | u8::from(saved.bounds_sent) << 1
                 | u8::from(saved.unexpected) << 2,
+            small: claim,
             a: head.0,
             b: budget.0,
+            c: saved.recent.gpu_time.0,
             ..Record::of(Kind::SavedModel, queue)
         };
         let fourth = Record::setting(Kind::SavedModel, queue, saved.setting);
@@ -631,7 +637,12 @@ impl Record {
                 sample_ends: Nanos(second.b),
             },
             last_start: Nanos(first.a),
-            losses: Losses { lost: second.c as u32, overloaded: first.flag & 4 != 0 },
+            recent: Recent {
+                lost: second.c as u32,
+                gpu_time: Nanos(third.c),
+                overloaded: first.flag & 4 != 0,
+                claim: (second.a >> 32) as u16,
+            },
             offer: (first.flag & 1 != 0).then_some(Offer {
                 latest: Nanos(first.b),
                 delay: Nanos(first.c),
@@ -639,6 +650,7 @@ impl Record {
                 // What a queue has offered is by its setting.
                 leaves: if first.flag & 8 != 0 { setting.reserve } else { Nanos::MAX },
                 shrinks: first.flag & 8 != 0 && setting.brief,
+                claim: third.small,
             }),
             reservation: (third.flag & 1 != 0)
                 .then_some(LastReservation { head: Nanos(third.a), budget: Nanos(third.b) }),
@@ -681,6 +693,14 @@ impl Record {
     }
 
     pub(super) fn as_saved_looks(&self) -> Nanos {
+        Nanos(self.a)
+    }
+
+    pub(super) fn saved_longest(cluster: usize, longest: Nanos) -> Record {
+        Record { a: longest.0, ..Record::of(Kind::SavedLongest, QueueId(0)) }.in_cluster(cluster)
+    }
+
+    pub(super) fn as_saved_longest(&self) -> Nanos {
         Nanos(self.a)
     }
 
@@ -731,7 +751,8 @@ impl Record {
         Record {
             small: u16::from(saved.granted)
                 | u16::from(saved.offer.early) << 1
-                | u16::from(saved.offer.shrinks) << 2,
+                | u16::from(saved.offer.shrinks) << 2
+                | u16::from(saved.offer.claim > 0) << 3,
             a: saved.offer.latest.0,
             b: saved.offer.delay.0,
             c: !saved.offer.leaves.0,
@@ -749,6 +770,7 @@ impl Record {
                 early: self.small & 2 != 0,
                 leaves: Nanos(!self.c),
                 shrinks: self.small & 4 != 0,
+                claim: self.small >> 3,
             },
             granted: self.small & 1 != 0,
         }
@@ -842,7 +864,8 @@ impl fmt::Display for Record {
             | Kind::SavedBounds
             | Kind::SavedReservation
             | Kind::SavedLooks
-            | Kind::SavedDelay => {
+            | Kind::SavedDelay
+            | Kind::SavedLongest => {
                 write!(f, "checkpoint of sub-cluster {}", self.flag)
             }
         }
@@ -965,8 +988,10 @@ mod tests {
         for flag in [false, true] {
             for leaves in [Nanos::MAX, Nanos(17), Nanos::ZERO] {
                 let shrinks = leaves == Nanos(17);
-                let offer = Offer { latest: Nanos(11), delay: Nanos(13), early: flag, leaves, shrinks };
-                inputs.push(RankInput::Ready { queue, offer });
+                let claim = u16::from(flag != shrinks);
+                let offer =
+                    Offer { latest: Nanos(11), delay: Nanos(13), early: flag, leaves, shrinks, claim };
+                inputs.push(RankInput::Ready { queue, offer: Offer { claim: claim * WHOLE_CLAIM, ..offer } });
                 let saved = SavedModel { queue, offer, granted: !flag };
                 assert_eq!(Record::saved_candidate(1, saved).as_saved_candidate(), saved);
             }
@@ -977,6 +1002,7 @@ mod tests {
         }
         let saved = Record::saved_bounds(1, queue, bounds);
         assert_eq!(saved.as_rank_input(), Some(RankInput::Bounds { queue, bounds }));
+        assert_eq!(Record::saved_longest(1, Nanos(5)).as_saved_longest(), Nanos(5));
         let saved = Record::saved_delay(1, Nanos(3));
         assert_eq!(saved.as_rank_input(), Some(RankInput::CompletionDelay(Nanos(3))));
         for input in inputs {
@@ -1029,13 +1055,14 @@ mod tests {
                 sample_ends: Nanos(123),
             },
             last_start: Nanos(456),
-            losses: Losses { lost: 789, overloaded: true },
+            recent: Recent { lost: 789, gpu_time: Nanos(987), overloaded: true, claim: 12_345 },
             offer: Some(Offer {
                 latest: Nanos(0),
                 delay: Nanos(1),
                 early: true,
                 leaves: SETTING.reserve,
                 shrinks: SETTING.brief,
+                claim: WHOLE_CLAIM,
             }),
             reservation: Some(LastReservation { head: Nanos(2), budget: Nanos(3) }),
             bounds_sent: true,

@@ -494,7 +494,8 @@ impl Rank {
                     | Kind::SavedBounds
                     | Kind::SavedReservation
                     | Kind::SavedLooks
-                    | Kind::SavedDelay,
+                    | Kind::SavedDelay
+                    | Kind::SavedLongest,
                 ) => {
                     if self.known {
                         run.confirm(at, &record)?;
@@ -542,6 +543,10 @@ impl Rank {
         let state = self.states.get_mut(usize::from(record.flag)).ok_or("a sub-cluster too many")?;
         let there = match record.kind() {
             Some(Kind::SavedLooks) => state.restore_looks_paid_by(record.as_saved_looks()),
+            Some(Kind::SavedLongest) => {
+                state.restore_longest(record.as_saved_longest());
+                true
+            }
             Some(Kind::SavedGpu) => state.restore_gpu(record.as_saved_gpu()),
             Some(Kind::SavedCandidate) => state.restore_model(record.as_saved_candidate()),
             Some(Kind::SavedBounds | Kind::SavedReservation | Kind::SavedDelay) => {

@@ -4,8 +4,8 @@
 //! Only what an event reads before it computes it anew is kept: the candidate and the timer follow
 //! from the rest at the next event, the target from the rate.
 
-use super::losses::Losses;
 use super::rate::{RateMeter, RateParts};
+use super::recent::Recent;
 use super::{ClassRole, LastReservation, ModelQueue, QueueConfig};
 use crate::limits;
 use crate::profile::ProfileScale;
@@ -22,8 +22,8 @@ pub struct Saved {
     pub rate: RateParts,
     /// When the model's last batch started.
     pub last_start: Nanos,
-    /// What it has lost.
-    pub losses: Losses,
+    /// What it has lost, and the GPU time that it has had.
+    pub recent: Recent,
     /// The offer that waits at the RankThread.
     pub offer: Option<Offer>,
     /// The last reservation, of a queue of the highest class that sends them.
@@ -59,10 +59,10 @@ impl ModelQueue {
     /// at this very time.
     pub fn saved(&self, now: Nanos, new: usize) -> Saved {
         let mut rate = self.rate.clone();
-        let mut losses = self.losses;
+        let mut recent = self.recent;
         let ended = rate.advance(now);
         if ended > 0 {
-            losses.samples_ended(ended, rate.rate());
+            recent.samples_ended(ended, rate.rate(), &self.terms);
         }
         let mut rate = rate.parts();
         rate.current = rate.current.saturating_sub(new as u32);
@@ -75,7 +75,7 @@ impl ModelQueue {
         Saved {
             rate,
             last_start: self.last_start,
-            losses,
+            recent,
             offer: self.offered,
             reservation,
             bounds_sent,
@@ -135,7 +135,7 @@ impl ModelQueue {
         restored.rate = rate;
         restored.setting = saved.setting;
         restored.read_rate();
-        restored.losses = saved.losses;
+        restored.recent = saved.recent;
         restored.queue.extend(queued);
         restored.last_start = saved.last_start;
         restored.offered = saved.offer;

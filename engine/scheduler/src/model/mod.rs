@@ -25,8 +25,8 @@
 
 pub mod checkpoint;
 mod event;
-pub mod losses;
 pub mod rate;
+pub mod recent;
 pub mod selection;
 
 use crate::deferral::{Demand, HeadStart, Moment, QueueConfig};
@@ -38,8 +38,8 @@ use crate::rule_setting::RuleSetting;
 use crate::workload::Network;
 use alloc::collections::VecDeque;
 pub use event::ModelEvent;
-use losses::Losses;
 use rate::RateMeter;
+use recent::Recent;
 use selection::{
     BatchFinish, Finish, FinishByApplication, Selection, batch_time, partition_point, select,
     target_batch_near,
@@ -166,7 +166,7 @@ pub struct ModelQueue {
     /// The policy's, for this rate.
     head_start: Option<HeadStart>,
     setting: RuleSetting,
-    losses: Losses,
+    recent: Recent,
     last_start: Nanos,
     candidate: Option<Candidate>,
     /// The offer that waits at the RankThread.
@@ -199,7 +199,7 @@ impl ModelQueue {
             target: 1,
             head_start: None,
             setting: RuleSetting::default(),
-            losses: Losses::default(),
+            recent: Recent::default(),
             last_start: Nanos::ZERO,
             candidate: None,
             offered: None,
@@ -447,6 +447,7 @@ impl ModelQueue {
             GpuReport { queue: grant.queue, gpu: grant.gpu, exec_at: None, free_at: grant.free_at };
         if let Some(candidate) = self.candidate.take() {
             let dispatch = self.finalise(now, grant, candidate);
+            self.recent.add_gpu_time(dispatch.duration);
             report.exec_at = Some(dispatch.exec_at);
             report.free_at = dispatch.exec_at + dispatch.duration;
             sink.dispatch(dispatch, front_slices(&self.queue, candidate.size));
@@ -476,7 +477,7 @@ impl ModelQueue {
         let follows = |before: usize| self.queue[before].is_of_one_with(request);
         if !self.has_room(request) || (request.row > 0 && !at.checked_sub(1).is_some_and(follows)) {
             sink.end(request, Ending::Overloaded, now);
-            self.losses.add(1);
+            self.recent.add_lost(1);
             return false;
         }
         self.queue.insert(at, *request);
@@ -496,7 +497,7 @@ impl ModelQueue {
     #[cold]
     #[inline(never)]
     fn samples_ended(&mut self, samples: u64) {
-        self.losses.samples_ended(samples, self.rate.rate());
+        self.recent.samples_ended(samples, self.rate.rate(), &self.terms);
         self.read_rate();
     }
 
@@ -548,7 +549,7 @@ impl ModelQueue {
             for request in self.queue.drain(..dropped) {
                 sink.end(&request, Ending::DroppedInQueue, now);
             }
-            self.losses.add(dropped);
+            self.recent.add_lost(dropped);
         }
         self.candidate = match tried {
             true => Some(self.candidate_to_try()),
@@ -631,7 +632,7 @@ impl ModelQueue {
     /// not even while the model is overloaded.
     #[inline]
     fn drop_rule(&self) -> DropRule {
-        self.terms.drop.while_overloaded(self.losses.overloaded && self.setting.price > 0.0)
+        self.terms.drop.while_overloaded(self.recent.overloaded && self.setting.price > 0.0)
     }
 
     /// The batch size nearest to `size` that takes no request of several rows apart: without the
@@ -738,6 +739,7 @@ impl ModelQueue {
                 latest: self.latest_to_offer(now, candidate),
                 delay: candidate.delay,
                 early: candidate.due > now,
+                claim: if candidate.tried { 0 } else { self.recent.claim },
                 ..Offer::default()
             };
             if self.setting.reserve < Nanos::MAX { self.with_reserve(offer, candidate.size) } else { offer }
@@ -892,7 +894,7 @@ impl ModelQueue {
         let longer = sent.latest - offer.latest;
         let grown =
             sent.latest >= offer.latest && longer <= Nanos(self.terms.profile.latency(candidate.size).0 / 4);
-        let alike = sent.leaves == offer.leaves && sent.shrinks == offer.shrinks;
+        let alike = sent.leaves == offer.leaves && sent.shrinks == offer.shrinks && sent.claim == offer.claim;
         sent.early && offer.early && alike && grown
     }
 }
@@ -905,4 +907,4 @@ pub(crate) fn front_slices(queue: &VecDeque<Request>, count: usize) -> (&[Reques
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -61,8 +61,8 @@ impl Log {
     }
 }
 
-/// l(b) = b + 5 ms, SLO 20 ms.
-fn terms(policy: &str, drop: DropRule) -> QueueConfig {
+/// l(b) = b + 5 ms, SLO 20 ms, eight GPUs.
+pub(crate) fn terms(policy: &str, drop: DropRule) -> QueueConfig {
     QueueConfig {
         queue: QueueId(0),
         profile: Profile::linear(ms(1.0), ms(5.0), 64).unwrap(),
@@ -121,6 +121,31 @@ fn a_doubtful_request_is_given_up_for_one_that_is_sure_or_has_a_better_chance() 
     queue.apply_request(ms(10.0), &request(3, ms(10.0), ms(30.0)), &mut log);
     assert_eq!(log.take()[0], Said::End(2, Ending::DroppedInQueue));
     assert_eq!(queue.len(), 1);
+}
+
+/// What a queue by this drop rule, of which a batch has run, offers for a request that came at
+/// 250 ms behind so many others, all late.
+fn offered_after(late: u64, drop: DropRule) -> Offer {
+    let (mut queue, mut log) = (ModelQueue::new(terms("symphony", drop), Nanos::ZERO), Log::default());
+    queue.apply_request(ms(0.0), &request(0, ms(0.0), ms(20.0)), &mut log);
+    queue.apply(ms(1.0), ModelEvent::Grant(grant(Nanos::ZERO)), &mut log);
+    for id in 1..=late {
+        queue.apply_request(ms(30.0), &request(id, ms(30.0), ms(31.0)), &mut log);
+    }
+    queue.apply_request(ms(250.0), &request(99, ms(250.0), ms(270.0)), &mut log);
+    queue.apply(queue.next_timer(), ModelEvent::Timer, &mut log);
+    queue.offered.unwrap()
+}
+
+#[test]
+fn what_an_overloaded_model_offers_has_a_claim() {
+    let [calm, overloaded] = [0, 90].map(|late| offered_after(late, DropRule::Exchange));
+    assert_eq!((calm.latest, calm.claim), (ms(264.0), 0));
+    assert!(
+        overloaded.claim > 0 && overloaded == Offer { claim: overloaded.claim, ..calm },
+        "{overloaded:?}"
+    );
+    assert_eq!(offered_after(90, DropRule::Window), calm, "by a classic rule a batch goes by its deadline");
 }
 
 #[test]

@@ -34,7 +34,8 @@ pub struct SavedGpu {
 pub struct SavedModel {
     /// The queue.
     pub queue: QueueId,
-    /// The candidate; a `latest` of [`Nanos::MAX`] if none waits.
+    /// The candidate, its `latest` less what it claims; [`Nanos::MAX`] if none waits. Any claim
+    /// stands for the one that it had.
     pub offer: Offer,
     /// True while a grant is under way.
     pub granted: bool,
@@ -44,6 +45,11 @@ impl RankState {
     /// The largest delay seen.
     pub fn horizon(&self) -> Nanos {
         self.horizon
+    }
+
+    /// The longest batch seen.
+    pub fn longest(&self) -> Nanos {
+        self.longest
     }
 
     /// What a completion takes from a backend to here.
@@ -131,7 +137,8 @@ impl RankState {
             };
             let known = granted || delay > Nanos::ZERO || latest < Nanos::MAX;
             let leaves = self.long.leaves(at).unwrap_or(Nanos::MAX);
-            let offer = Offer { latest, delay, early, leaves, shrinks: self.long.shrinks(at) };
+            let claim = u16::from(latest < Nanos::MAX && self.claims[at]);
+            let offer = Offer { latest, delay, early, leaves, shrinks: self.long.shrinks(at), claim };
             known.then_some(SavedModel { queue: QueueId(at as u32), offer, granted })
         })
     }
@@ -181,6 +188,11 @@ impl RankState {
         self.horizon = horizon;
         self.packing = packing;
         self.all_reserved = all_reserved;
+    }
+
+    /// Sets the longest batch seen.
+    pub fn restore_longest(&mut self, longest: Nanos) {
+        self.longest = longest;
     }
 
     /// Sets when the looks ahead of backfilling will be paid for. False if there is one class.

@@ -2,6 +2,8 @@
 //! moment, or record it.
 
 use super::backfill::{BatchBounds, Reservation};
+#[cfg(doc)]
+use crate::model::recent::WHOLE_CLAIM;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Completion, GpuId, QueueId};
 
@@ -19,11 +21,22 @@ pub struct Offer {
     pub leaves: Nanos,
     /// Where none is, it takes the last GPU after all, for a batch that is over within that time.
     pub shrinks: bool,
+    /// How much earlier it goes than its `latest` says, in parts of [`WHOLE_CLAIM`] of the longest
+    /// batch. One that has a claim also waits for a GPU that is free too late, until its queue
+    /// withdraws it: others would have taken it meanwhile.
+    pub claim: u16,
 }
 
 impl Default for Offer {
     fn default() -> Offer {
-        Offer { latest: Nanos::ZERO, delay: Nanos::ZERO, early: false, leaves: Nanos::MAX, shrinks: false }
+        Offer {
+            latest: Nanos::ZERO,
+            delay: Nanos::ZERO,
+            early: false,
+            leaves: Nanos::MAX,
+            shrinks: false,
+            claim: 0,
+        }
     }
 }
 

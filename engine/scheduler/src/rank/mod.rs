@@ -27,6 +27,7 @@ pub use backfill::{BatchBounds, Reservation};
 pub use input::{GpuReport, Offer, RankInput};
 
 use crate::limits;
+use crate::model::recent::WHOLE_CLAIM;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use backfill::{Backfill, Chosen};
@@ -112,6 +113,10 @@ pub struct RankState {
     /// How long before a GPU is free each model's candidate can have it: delay(b), and for the
     /// highest class what batches are sent ahead by.
     delay: Vec<Nanos>,
+    /// Models whose candidate has a claim.
+    claims: Vec<bool>,
+    /// The longest batch seen.
+    longest: Nanos,
     /// Models whose grant is under way: what they said before they saw it is void.
     granted: Vec<bool>,
     /// The largest delay seen: how long before a GPU is free matching has to look at it.
@@ -167,6 +172,8 @@ impl RankState {
             waiting: 0,
             packing: Packing::default(),
             delay: vec![Nanos::ZERO; models],
+            claims: vec![false; models],
+            longest: Nanos::ZERO,
             granted: vec![false; models],
             horizon: Nanos::ZERO,
             busy: 0,
@@ -264,13 +271,15 @@ impl RankState {
         if offer.leaves < Nanos::MAX || self.long.has(at) {
             self.forget(at);
         }
-        self.set_waiting(at, Offer { latest, ..offer });
+        let before = Nanos(self.longest.0 / u64::from(WHOLE_CLAIM) * u64::from(offer.claim));
+        self.set_waiting(at, Offer { latest: latest - before, ..offer });
     }
 
     /// Notes the candidate of a model that has none among long batches.
     #[inline]
     fn set_waiting(&mut self, at: usize, offer: Offer) {
         let Offer { latest, early, .. } = offer;
+        self.claims[at] = offer.claim > 0;
         if offer.leaves < Nanos::MAX {
             self.waiting += usize::from(!early && latest < Nanos::MAX);
             self.long.set(at, offer);
@@ -325,6 +334,7 @@ impl RankState {
             gpu.outstanding += 1;
             gpu.last_exec_at = exec_at;
             gpu.last_duration = report.free_at - exec_at;
+            self.longest = self.longest.max(gpu.last_duration);
             // The report knows the GPU as it was at its grant: what completions have said since
             // then of the batches before counts. Where the batch's own completion has overtaken the
             // report, free_at is what it really was.
@@ -447,7 +457,8 @@ impl RankState {
             };
             let Some((latest, model)) = tree.min() else { break Nanos::MAX };
             let start = now + self.delay[model];
-            let bound = if self.keep_late { start } else { start.min(latest) };
+            let waits = self.keep_late || self.claims[model];
+            let bound = if waits { start } else { start.min(latest) };
             // One that need not be waited for comes first.
             let idle = self.free.first_at_most(bound.min(start - self.ahead)).filter(|&gpu| gpu < limit);
             if let Some(gpu) = idle.or_else(|| self.free.first_at_most(bound))
@@ -466,7 +477,7 @@ impl RankState {
                 Nanos::MAX
             } else if free_at > now + self.horizon {
                 free_at - self.horizon
-            } else if latest < free_at && !self.keep_late {
+            } else if latest < free_at && !waits {
                 // Its ModelThread sees the same and re-selects; it will be back with another batch.
                 self.forget(model);
                 continue;

@@ -327,7 +327,7 @@ fn a_candidate_is_early_or_due_but_not_both() {
 
 /// An offer of a batch that leaves the last GPU that is free within 2 ms.
 fn long(latest: Nanos, early: bool) -> Offer {
-    Offer { latest, delay: Nanos::ZERO, early, leaves: ms(2), shrinks: false }
+    Offer { latest, delay: Nanos::ZERO, early, leaves: ms(2), ..Offer::default() }
 }
 
 #[test]
@@ -389,6 +389,39 @@ fn long_batches_that_wait_are_saved_and_restored() {
     assert_eq!((restored.grants.as_slice(), restored.rank.next_timer()), (&[][..], ms(8)));
     restored.timer(ms(8));
     assert_eq!(restored.grants, [(1, 1)]);
+}
+
+#[test]
+fn a_claim_goes_before_others_by_a_part_of_the_longest_batch_and_waits() {
+    let mut bench = Bench::new(1, 4);
+    let claims = |model, latest, claim| {
+        let offer = Offer { latest, claim: WHOLE_CLAIM / claim, ..Offer::default() };
+        RankInput::Ready { queue: QueueId(model), offer }
+    };
+    // A batch of 16 ms.
+    bench.occupy(ms(0), 0, 0, ms(16));
+    bench.ready(ms(1), 1, ms(20), Nanos::ZERO);
+    bench.handle(ms(1), claims(2, ms(25), 2));
+    bench.handle(ms(1), claims(3, ms(23), 4));
+    let mut restored = Bench::new(1, 4);
+    restored.rank.restore_longest(bench.rank.longest());
+    bench.rank.saved_gpus().for_each(|gpu| assert!(restored.rank.restore_gpu(gpu)));
+    bench.rank.saved_models().for_each(|model| assert!(restored.rank.restore_model(model)));
+    assert!(restored.rank.saved_models().eq(bench.rank.saved_models()));
+    for mut bench in [bench, restored] {
+        bench.complete(ms(16), 0, ms(16));
+        assert_eq!(bench.grants, [(2, 0)], "25 - 8 is before 23 - 4 and 20");
+        bench.report(ms(16), 2, 0, Some(ms(16)), ms(18));
+        bench.complete(ms(18), 0, ms(18));
+        assert_eq!(bench.grants[1..], [(3, 0)]);
+        bench.report(ms(18), 3, 0, Some(ms(18)), ms(24));
+        bench.handle(ms(19), claims(2, ms(22), 2));
+        bench.ready(ms(20), 3, ms(40), Nanos::ZERO);
+        bench.complete(ms(24), 0, ms(24));
+        assert_eq!(bench.grants[2..], [(2, 0)], "it has waited, though its batch is late then");
+        bench.report(ms(24), 2, 0, None, ms(24));
+        assert_eq!(bench.grants[3..], [(3, 0)], "that of model 1 was late at 24 ms, and forgotten");
+    }
 }
 
 #[test]
