@@ -12,7 +12,8 @@ pub enum DropRule {
     /// Nothing is dropped; late is late.
     Fcfs,
     /// The window, but requests are only dropped where at least as many more join the batch for
-    /// it; while the model is overloaded, the window.
+    /// it; while the model is overloaded, the window, and the model has a claim to go before
+    /// others.
     Exchange,
 }
 
@@ -37,6 +38,12 @@ impl DropRule {
             DropRule::Exchange if overloaded => DropRule::Window,
             rule => rule,
         }
+    }
+
+    /// True if a model that is overloaded has a claim to go before others: the classic rules leave
+    /// the order of batches to their deadlines.
+    pub fn has_claims(self) -> bool {
+        self == DropRule::Exchange
     }
 
     /// The rule's name.

@@ -10,7 +10,7 @@ use std::fmt;
 use symphony_scheduler::limits::RATE_SAMPLES;
 use symphony_scheduler::model::checkpoint::Saved;
 use symphony_scheduler::model::rate::RateParts;
-use symphony_scheduler::model::recent::Recent;
+use symphony_scheduler::model::recent_service::RecentService;
 use symphony_scheduler::model::{Dispatch, LastReservation, ModelEvent};
 use symphony_scheduler::profile::{ProfileScale, ScaledProfile, TOP_LEVEL, ratio_of};
 use symphony_scheduler::rank::checkpoint::{SavedGpu, SavedModel};
@@ -637,7 +637,7 @@ impl Record {
                 sample_ends: Nanos(second.b),
             },
             last_start: Nanos(first.a),
-            recent: Recent {
+            recent: RecentService {
                 lost: second.c as u32,
                 gpu_time: Nanos(third.c),
                 overloaded: first.flag & 4 != 0,
@@ -906,6 +906,7 @@ impl fmt::Display for Millis {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use symphony_scheduler::model::recent_service::WHOLE_CLAIM;
     use symphony_scheduler::profile::Profile;
 
     const SETTING: RuleSetting = RuleSetting {
@@ -1055,7 +1056,7 @@ mod tests {
                 sample_ends: Nanos(123),
             },
             last_start: Nanos(456),
-            recent: Recent { lost: 789, gpu_time: Nanos(987), overloaded: true, claim: 12_345 },
+            recent: RecentService { lost: 789, gpu_time: Nanos(987), overloaded: true, claim: 12_345 },
             offer: Some(Offer {
                 latest: Nanos(0),
                 delay: Nanos(1),

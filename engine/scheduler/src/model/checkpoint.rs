@@ -5,7 +5,7 @@
 //! from the rest at the next event, the target from the rate.
 
 use super::rate::{RateMeter, RateParts};
-use super::recent::Recent;
+use super::recent_service::RecentService;
 use super::{ClassRole, LastReservation, ModelQueue, QueueConfig};
 use crate::limits;
 use crate::profile::ProfileScale;
@@ -23,7 +23,7 @@ pub struct Saved {
     /// When the model's last batch started.
     pub last_start: Nanos,
     /// What it has lost, and the GPU time that it has had.
-    pub recent: Recent,
+    pub recent: RecentService,
     /// The offer that waits at the RankThread.
     pub offer: Option<Offer>,
     /// The last reservation, of a queue of the highest class that sends them.

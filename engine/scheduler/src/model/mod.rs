@@ -26,7 +26,7 @@
 pub mod checkpoint;
 mod event;
 pub mod rate;
-pub mod recent;
+pub mod recent_service;
 pub mod selection;
 
 use crate::deferral::{Demand, HeadStart, Moment, QueueConfig};
@@ -39,7 +39,7 @@ use crate::workload::Network;
 use alloc::collections::VecDeque;
 pub use event::ModelEvent;
 use rate::RateMeter;
-use recent::Recent;
+use recent_service::RecentService;
 use selection::{
     BatchFinish, Finish, FinishByApplication, Selection, batch_time, partition_point, select,
     target_batch_near,
@@ -166,7 +166,7 @@ pub struct ModelQueue {
     /// The policy's, for this rate.
     head_start: Option<HeadStart>,
     setting: RuleSetting,
-    recent: Recent,
+    recent: RecentService,
     last_start: Nanos,
     candidate: Option<Candidate>,
     /// The offer that waits at the RankThread.
@@ -199,7 +199,7 @@ impl ModelQueue {
             target: 1,
             head_start: None,
             setting: RuleSetting::default(),
-            recent: Recent::default(),
+            recent: RecentService::default(),
             last_start: Nanos::ZERO,
             candidate: None,
             offered: None,

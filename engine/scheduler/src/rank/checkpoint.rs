@@ -137,7 +137,7 @@ impl RankState {
             };
             let known = granted || delay > Nanos::ZERO || latest < Nanos::MAX;
             let leaves = self.long.leaves(at).unwrap_or(Nanos::MAX);
-            let claim = u16::from(latest < Nanos::MAX && self.claims[at]);
+            let claim = u16::from(latest < Nanos::MAX && self.has_claim[at]);
             let offer = Offer { latest, delay, early, leaves, shrinks: self.long.shrinks(at), claim };
             known.then_some(SavedModel { queue: QueueId(at as u32), offer, granted })
         })

@@ -3,7 +3,7 @@
 
 use super::backfill::{BatchBounds, Reservation};
 #[cfg(doc)]
-use crate::model::recent::WHOLE_CLAIM;
+use crate::model::recent_service::WHOLE_CLAIM;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Completion, GpuId, QueueId};
 

@@ -3,7 +3,6 @@
 //! each loss and each batch in it and tells it of the samples of the rate meter that end.
 
 use crate::deferral::QueueConfig;
-use crate::drop_rule::DropRule;
 use crate::limits::{RATE_SAMPLE, RATE_SAMPLES};
 use symphony_transport::Nanos;
 
@@ -19,7 +18,7 @@ pub const WHOLE_CLAIM: u16 = 1 << 14;
 
 /// See the module's description. What is noted fades as the rate meter's window does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Recent {
+pub struct RecentService {
     /// Requests dropped or refused, in fixed point.
     pub lost: u32,
     /// The time that batches take.
@@ -33,7 +32,7 @@ pub struct Recent {
     pub claim: u16,
 }
 
-impl Recent {
+impl RecentService {
     /// Counts lost requests.
     #[inline]
     pub fn add_lost(&mut self, requests: usize) {
@@ -61,7 +60,7 @@ impl Recent {
         let beyond = lost - OVERLOAD * rate_rps * window_s;
         self.overloaded = beyond > 0.0;
         self.claim = 0;
-        if self.overloaded && terms.drop == DropRule::Exchange {
+        if self.overloaded && terms.drop.has_claims() {
             let share = (beyond / (rate_rps * window_s).max(1.0)).min(1.0);
             let own = (self.gpu_time.as_secs_f64() / (window_s * terms.gpus as f64)).min(1.0);
             self.claim = (share * (1.0 - own).powi(2) * f64::from(WHOLE_CLAIM)) as u16;
@@ -72,12 +71,13 @@ impl Recent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drop_rule::DropRule;
     use crate::model::tests::terms;
 
     #[test]
     fn all_fades_by_samples_and_not_by_calls() {
         let terms = terms("symphony", DropRule::Exchange);
-        let mut at_once = Recent::default();
+        let mut at_once = RecentService::default();
         at_once.add_lost(1_000);
         at_once.add_gpu_time(Nanos::from_secs(7));
         let mut one_by_one = at_once;
@@ -86,13 +86,13 @@ mod tests {
         assert_eq!(at_once, one_by_one);
         assert!(at_once.lost < 1_000 * ONE_LOST / 3 && at_once.gpu_time < Nanos::from_millis(2_333));
         at_once.samples_ended(u64::MAX, 0.0, &terms);
-        assert_eq!(at_once, Recent::default());
+        assert_eq!(at_once, RecentService::default());
     }
 
     #[test]
     fn a_claim_is_what_is_lost_less_for_who_has_the_gpus() {
         let claim = |lost: usize, gpu_s: u64, drop| {
-            let mut recent = Recent::default();
+            let mut recent = RecentService::default();
             recent.add_lost(lost);
             recent.add_gpu_time(Nanos::from_secs(gpu_s));
             // Eight GPUs, in 5 s; 1,000 requests.
