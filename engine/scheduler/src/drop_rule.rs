@@ -12,7 +12,7 @@ pub enum DropRule {
     /// Nothing is dropped; late is late.
     Fcfs,
     /// The window, but requests are only dropped where at least as many more join the batch for
-    /// it; while the model is overloaded, the window, and the model has a claim to go before
+    /// it; while the model is overloaded, the window, and the model has precedence over
     /// others.
     Exchange,
 }
@@ -40,9 +40,9 @@ impl DropRule {
         }
     }
 
-    /// True if a model that is overloaded has a claim to go before others: the classic rules leave
+    /// True if a model that is overloaded has precedence over others: the classic rules leave
     /// the order of batches to their deadlines.
-    pub fn has_claims(self) -> bool {
+    pub fn gives_precedence(self) -> bool {
         self == DropRule::Exchange
     }
 

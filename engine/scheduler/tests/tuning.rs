@@ -72,7 +72,7 @@ proptest! {
             };
             let classic = run(&workload, policy, &PolicyOptions::from(drop));
             prop_assert_eq!(&by(Some(drop)), &said(&classic), "{} {:?}", policy, drop);
-            // By the default's own drop rule overloaded models have claims.
+            // By the default's own drop rule overloaded models have precedence.
             if classic.models.iter().all(|of| of.dropped == 0) {
                 prop_assert_eq!(by(None), said(&classic), "{} {:?}", policy, drop);
             }

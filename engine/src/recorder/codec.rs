@@ -66,9 +66,9 @@ impl Record {
             Some(Kind::Cycle) if a >> 56 == 0 => Words::One([a & mask(16) | kind | a >> 16 << 24]),
             Some(Kind::Timer | Kind::Came | Kind::Withdraw | Kind::Match | Kind::End) => Words::One([head]),
             Some(Kind::Ready | Kind::Early) => {
-                // Mostly it may have any GPU, which is zero.
+                // Mostly it may have any GPU and has no precedence, which is zero.
                 let latest = near(a, now);
-                if latest >> 32 | model >> 16 | c != 0 {
+                if latest >> 32 | model >> 16 | c | small != 0 {
                     return self.in_full();
                 }
                 Words::Two([with_upper(latest), b])
@@ -206,7 +206,8 @@ mod tests {
                     }
                     Kind::Ready | Kind::Early => {
                         let leaves = if c % 2 == 0 { 0 } else { c };
-                        Record::with(kind, flag, 0, model, [a, b, leaves])
+                        let small = if c % 3 == 0 { small } else { 0 };
+                        Record::with(kind, flag, small, model, [a, b, leaves])
                     }
                     Kind::Grant | Kind::Granted => {
                         let until = if c % 2 == 0 { u64::MAX } else { c };

@@ -441,7 +441,7 @@ impl Record {
         let kind = if offer.early { Kind::Early } else { Kind::Ready };
         // Mostly a candidate may have any GPU: zero, for a short form.
         Record {
-            small: u16::from(offer.shrinks) | offer.claim << 1,
+            small: u16::from(offer.shrinks) | offer.precedence << 1,
             a: offer.latest.0,
             b: offer.delay.0,
             c: !offer.leaves.0,
@@ -458,7 +458,7 @@ impl Record {
             early,
             leaves: Nanos(!self.c),
             shrinks: self.small & 1 != 0,
-            claim: self.small >> 1,
+            precedence: self.small >> 1,
         }
     }
 
@@ -568,7 +568,7 @@ impl Record {
 
     /// Returns the records of a queue's scalars: [`SCALAR_RECORDS`] of them.
     pub(super) fn saved_model(queue: QueueId, saved: &Saved, queued: usize) -> [Record; SCALAR_RECORDS] {
-        let Offer { latest, delay, early, leaves, claim, .. } = saved.offer.unwrap_or_default();
+        let Offer { latest, delay, early, leaves, precedence, .. } = saved.offer.unwrap_or_default();
         let first = Record {
             flag: u8::from(saved.offer.is_some())
                 | u8::from(early) << 1
@@ -584,7 +584,7 @@ impl Record {
         let second = Record {
             small: filled as u16,
             flag: at as u8,
-            a: u64::from(current) | u64::from(saved.recent.claim) << 32,
+            a: u64::from(current) | u64::from(saved.recent.precedence) << 32,
             b: sample_ends.0,
             c: u64::from(saved.recent.lost),
             ..Record::of(Kind::SavedModel, queue)
@@ -595,7 +595,7 @@ impl Record {
             flag: u8::from(saved.reservation.is_some())
                 | u8::from(saved.bounds_sent) << 1
                 | u8::from(saved.unexpected) << 2,
-            small: claim,
+            small: precedence,
             a: head.0,
             b: budget.0,
             c: saved.recent.gpu_time.0,
@@ -641,7 +641,7 @@ impl Record {
                 lost: second.c as u32,
                 gpu_time: Nanos(third.c),
                 overloaded: first.flag & 4 != 0,
-                claim: (second.a >> 32) as u16,
+                precedence: (second.a >> 32) as u16,
             },
             offer: (first.flag & 1 != 0).then_some(Offer {
                 latest: Nanos(first.b),
@@ -650,7 +650,7 @@ impl Record {
                 // What a queue has offered is by its setting.
                 leaves: if first.flag & 8 != 0 { setting.reserve } else { Nanos::MAX },
                 shrinks: first.flag & 8 != 0 && setting.brief,
-                claim: third.small,
+                precedence: third.small,
             }),
             reservation: (third.flag & 1 != 0)
                 .then_some(LastReservation { head: Nanos(third.a), budget: Nanos(third.b) }),
@@ -752,7 +752,7 @@ impl Record {
             small: u16::from(saved.granted)
                 | u16::from(saved.offer.early) << 1
                 | u16::from(saved.offer.shrinks) << 2
-                | u16::from(saved.offer.claim > 0) << 3,
+                | u16::from(saved.offer.precedence > 0) << 3,
             a: saved.offer.latest.0,
             b: saved.offer.delay.0,
             c: !saved.offer.leaves.0,
@@ -770,7 +770,7 @@ impl Record {
                 early: self.small & 2 != 0,
                 leaves: Nanos(!self.c),
                 shrinks: self.small & 4 != 0,
-                claim: self.small >> 3,
+                precedence: self.small >> 3,
             },
             granted: self.small & 1 != 0,
         }
@@ -830,7 +830,11 @@ impl fmt::Display for Record {
                 if c > 0 {
                     write!(f, ", if another GPU is free within {}", Millis(!c))?;
                 }
-                if small != 0 { f.write_str(", or it is over by then") } else { Ok(()) }
+                if small & 1 != 0 {
+                    f.write_str(", or it is over by then")?;
+                }
+                let precedence = small >> 1;
+                if precedence > 0 { write!(f, ", precedence {precedence}") } else { Ok(()) }
             }
             Kind::Reserve if small == 0 => write!(f, "model {model} starts its next batch at {}", Millis(a)),
             Kind::Reserve => write!(f, "model {model} needs a GPU {} after a request comes", Millis(a)),
@@ -906,7 +910,7 @@ impl fmt::Display for Millis {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use symphony_scheduler::model::recent_service::WHOLE_CLAIM;
+    use symphony_scheduler::model::recent_service::WHOLE_PRECEDENCE;
     use symphony_scheduler::profile::Profile;
 
     const SETTING: RuleSetting = RuleSetting {
@@ -989,10 +993,13 @@ mod tests {
         for flag in [false, true] {
             for leaves in [Nanos::MAX, Nanos(17), Nanos::ZERO] {
                 let shrinks = leaves == Nanos(17);
-                let claim = u16::from(flag != shrinks);
+                let precedence = u16::from(flag != shrinks);
                 let offer =
-                    Offer { latest: Nanos(11), delay: Nanos(13), early: flag, leaves, shrinks, claim };
-                inputs.push(RankInput::Ready { queue, offer: Offer { claim: claim * WHOLE_CLAIM, ..offer } });
+                    Offer { latest: Nanos(11), delay: Nanos(13), early: flag, leaves, shrinks, precedence };
+                inputs.push(RankInput::Ready {
+                    queue,
+                    offer: Offer { precedence: precedence * WHOLE_PRECEDENCE, ..offer },
+                });
                 let saved = SavedModel { queue, offer, granted: !flag };
                 assert_eq!(Record::saved_candidate(1, saved).as_saved_candidate(), saved);
             }
@@ -1056,14 +1063,14 @@ mod tests {
                 sample_ends: Nanos(123),
             },
             last_start: Nanos(456),
-            recent: RecentService { lost: 789, gpu_time: Nanos(987), overloaded: true, claim: 12_345 },
+            recent: RecentService { lost: 789, gpu_time: Nanos(987), overloaded: true, precedence: 12_345 },
             offer: Some(Offer {
                 latest: Nanos(0),
                 delay: Nanos(1),
                 early: true,
                 leaves: SETTING.reserve,
                 shrinks: SETTING.brief,
-                claim: WHOLE_CLAIM,
+                precedence: WHOLE_PRECEDENCE,
             }),
             reservation: Some(LastReservation { head: Nanos(2), budget: Nanos(3) }),
             bounds_sent: true,

@@ -51,7 +51,7 @@ const DRAWN: (f64, f64) = (1.1, 4e6);
 
 /// The rule by which the neighbourhood is found: the default without its tuner, which takes most of
 /// the time of a run, at the setting that is best where one has to do for all. At a
-/// price of 0 its own drop rule is `timeout`, but for the claims of overloaded models.
+/// price of 0 its own drop rule is `timeout`, but for the precedence of overloaded models.
 const GUIDE: &str = "symphony:timeout@0/3/1";
 
 /// Returns the point near which the goodputs of good rules on `workload` are, by a part of the

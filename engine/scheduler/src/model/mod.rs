@@ -739,7 +739,7 @@ impl ModelQueue {
                 latest: self.latest_to_offer(now, candidate),
                 delay: candidate.delay,
                 early: candidate.due > now,
-                claim: if candidate.tried { 0 } else { self.recent.claim },
+                precedence: if candidate.tried { 0 } else { self.recent.precedence },
                 ..Offer::default()
             };
             if self.setting.reserve < Nanos::MAX { self.with_reserve(offer, candidate.size) } else { offer }
@@ -894,7 +894,9 @@ impl ModelQueue {
         let longer = sent.latest - offer.latest;
         let grown =
             sent.latest >= offer.latest && longer <= Nanos(self.terms.profile.latency(candidate.size).0 / 4);
-        let alike = sent.leaves == offer.leaves && sent.shrinks == offer.shrinks && sent.claim == offer.claim;
+        let alike = sent.leaves == offer.leaves
+            && sent.shrinks == offer.shrinks
+            && sent.precedence == offer.precedence;
         sent.early && offer.early && alike && grown
     }
 }

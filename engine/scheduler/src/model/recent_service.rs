@@ -13,8 +13,8 @@ const OVERLOAD: f64 = 0.02;
 /// One lost request, in fixed point.
 const ONE_LOST: u32 = 256;
 
-/// The claim of a model that has no GPU time and loses all its requests.
-pub const WHOLE_CLAIM: u16 = 1 << 14;
+/// The precedence of a model that has no GPU time and loses all its requests.
+pub const WHOLE_PRECEDENCE: u16 = 1 << 14;
 
 /// See the module's description. What is noted fades as the rate meter's window does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -25,11 +25,11 @@ pub struct RecentService {
     pub gpu_time: Nanos,
     /// Whether too many were lost when the meter's last sample ended.
     pub overloaded: bool,
-    /// How much its batches then go before those of others, in parts of [`WHOLE_CLAIM`]: the share
-    /// that was lost beyond what makes it overloaded, times the square of the part of the GPUs'
-    /// time that others had (docs/scheduling.md, "Overload"). 0 by the drop rules that leave the
-    /// order of batches to their deadlines.
-    pub claim: u16,
+    /// How much its batches then go before those of others, in parts of [`WHOLE_PRECEDENCE`]: the
+    /// share that was lost beyond what makes it overloaded, times the square of the part of the
+    /// GPUs' time that others had (docs/scheduling.md, "Overload"). 0 by the drop rules that leave
+    /// the order of batches to their deadlines.
+    pub precedence: u16,
 }
 
 impl RecentService {
@@ -59,11 +59,11 @@ impl RecentService {
         let lost = f64::from(self.lost) / f64::from(ONE_LOST);
         let beyond = lost - OVERLOAD * rate_rps * window_s;
         self.overloaded = beyond > 0.0;
-        self.claim = 0;
-        if self.overloaded && terms.drop.has_claims() {
+        self.precedence = 0;
+        if self.overloaded && terms.drop.gives_precedence() {
             let share = (beyond / (rate_rps * window_s).max(1.0)).min(1.0);
             let own = (self.gpu_time.as_secs_f64() / (window_s * terms.gpus as f64)).min(1.0);
-            self.claim = (share * (1.0 - own).powi(2) * f64::from(WHOLE_CLAIM)) as u16;
+            self.precedence = (share * (1.0 - own).powi(2) * f64::from(WHOLE_PRECEDENCE)) as u16;
         }
     }
 }
@@ -90,25 +90,27 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_what_is_lost_less_for_who_has_the_gpus() {
-        let claim = |lost: usize, gpu_s: u64, drop| {
+    fn precedence_is_what_is_lost_less_for_who_has_the_gpus() {
+        let precedence = |lost: usize, gpu_s: u64, drop| {
             let mut recent = RecentService::default();
             recent.add_lost(lost);
             recent.add_gpu_time(Nanos::from_secs(gpu_s));
             // Eight GPUs, in 5 s; 1,000 requests.
             recent.samples_ended(1, 200.0, &terms("symphony", drop));
             assert_eq!(recent.overloaded, lost > 20);
-            f64::from(recent.claim) / f64::from(WHOLE_CLAIM)
+            f64::from(recent.precedence) / f64::from(WHOLE_PRECEDENCE)
         };
         let expected = |lost: f64, own: f64| (0.99 * lost - 0.02) * (1.0 - 0.99 * own).powi(2);
         for (lost, gpu_s) in [(500, 0), (500, 10), (100, 20), (900, 30)] {
-            let (claim, expected) =
-                (claim(lost, gpu_s, DropRule::Exchange), expected(lost as f64 / 1e3, gpu_s as f64 / 40.0));
-            assert!((claim - expected).abs() < 1e-3, "{lost} {gpu_s}: {claim} {expected}");
+            let (precedence, expected) = (
+                precedence(lost, gpu_s, DropRule::Exchange),
+                expected(lost as f64 / 1e3, gpu_s as f64 / 40.0),
+            );
+            assert!((precedence - expected).abs() < 1e-3, "{lost} {gpu_s}: {precedence} {expected}");
         }
-        assert_eq!(claim(15, 0, DropRule::Exchange), 0.0, "it is not overloaded");
-        assert_eq!(claim(900, 60, DropRule::Exchange), 0.0, "it has all of them");
-        assert_eq!(claim(900, 0, DropRule::Window), 0.0);
-        assert!(claim(100_000, 0, DropRule::Exchange) == 1.0, "more than came");
+        assert_eq!(precedence(15, 0, DropRule::Exchange), 0.0, "it is not overloaded");
+        assert_eq!(precedence(900, 60, DropRule::Exchange), 0.0, "it has all of them");
+        assert_eq!(precedence(900, 0, DropRule::Window), 0.0);
+        assert!(precedence(100_000, 0, DropRule::Exchange) == 1.0, "more than came");
     }
 }

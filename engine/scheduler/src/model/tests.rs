@@ -138,11 +138,11 @@ fn offered_after(late: u64, drop: DropRule) -> Offer {
 }
 
 #[test]
-fn what_an_overloaded_model_offers_has_a_claim() {
+fn what_an_overloaded_model_offers_has_precedence() {
     let [calm, overloaded] = [0, 90].map(|late| offered_after(late, DropRule::Exchange));
-    assert_eq!((calm.latest, calm.claim), (ms(264.0), 0));
+    assert_eq!((calm.latest, calm.precedence), (ms(264.0), 0));
     assert!(
-        overloaded.claim > 0 && overloaded == Offer { claim: overloaded.claim, ..calm },
+        overloaded.precedence > 0 && overloaded == Offer { precedence: overloaded.precedence, ..calm },
         "{overloaded:?}"
     );
     assert_eq!(offered_after(90, DropRule::Window), calm, "by a classic rule a batch goes by its deadline");

@@ -34,8 +34,8 @@ pub struct SavedGpu {
 pub struct SavedModel {
     /// The queue.
     pub queue: QueueId,
-    /// The candidate, its `latest` less what it claims; [`Nanos::MAX`] if none waits. Any claim
-    /// stands for the one that it had.
+    /// The candidate, its `latest` less its precedence; [`Nanos::MAX`] if none waits. Any
+    /// precedence stands for the one that it had.
     pub offer: Offer,
     /// True while a grant is under way.
     pub granted: bool,
@@ -137,8 +137,8 @@ impl RankState {
             };
             let known = granted || delay > Nanos::ZERO || latest < Nanos::MAX;
             let leaves = self.long.leaves(at).unwrap_or(Nanos::MAX);
-            let claim = u16::from(latest < Nanos::MAX && self.has_claim[at]);
-            let offer = Offer { latest, delay, early, leaves, shrinks: self.long.shrinks(at), claim };
+            let precedence = u16::from(latest < Nanos::MAX && self.has_precedence[at]);
+            let offer = Offer { latest, delay, early, leaves, shrinks: self.long.shrinks(at), precedence };
             known.then_some(SavedModel { queue: QueueId(at as u32), offer, granted })
         })
     }

@@ -3,7 +3,7 @@
 
 use super::backfill::{BatchBounds, Reservation};
 #[cfg(doc)]
-use crate::model::recent_service::WHOLE_CLAIM;
+use crate::model::recent_service::WHOLE_PRECEDENCE;
 use symphony_transport::Nanos;
 use symphony_transport::message::{Completion, GpuId, QueueId};
 
@@ -21,10 +21,10 @@ pub struct Offer {
     pub leaves: Nanos,
     /// Where none is, it takes the last GPU after all, for a batch that is over within that time.
     pub shrinks: bool,
-    /// How much earlier it goes than its `latest` says, in parts of [`WHOLE_CLAIM`] of the longest
-    /// batch. One that has a claim also waits for a GPU that is free too late, until its queue
+    /// How much earlier it goes than its `latest` says, in parts of [`WHOLE_PRECEDENCE`] of the
+    /// longest batch. One that has any also waits for a GPU that is free too late, until its queue
     /// withdraws it: others would have taken it meanwhile.
-    pub claim: u16,
+    pub precedence: u16,
 }
 
 impl Default for Offer {
@@ -35,7 +35,7 @@ impl Default for Offer {
             early: false,
             leaves: Nanos::MAX,
             shrinks: false,
-            claim: 0,
+            precedence: 0,
         }
     }
 }

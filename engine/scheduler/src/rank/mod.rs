@@ -27,7 +27,7 @@ pub use backfill::{BatchBounds, Reservation};
 pub use input::{GpuReport, Offer, RankInput};
 
 use crate::limits;
-use crate::model::recent_service::WHOLE_CLAIM;
+use crate::model::recent_service::WHOLE_PRECEDENCE;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use backfill::{Backfill, Chosen};
@@ -113,8 +113,8 @@ pub struct RankState {
     /// How long before a GPU is free each model's candidate can have it: delay(b), and for the
     /// highest class what batches are sent ahead by.
     delay: Vec<Nanos>,
-    /// Models whose candidate has a claim: see [`Offer::claim`].
-    has_claim: Vec<bool>,
+    /// Models whose candidate has precedence: see [`Offer::precedence`].
+    has_precedence: Vec<bool>,
     /// The longest batch seen.
     longest: Nanos,
     /// Models whose grant is under way: what they said before they saw it is void.
@@ -172,7 +172,7 @@ impl RankState {
             waiting: 0,
             packing: Packing::default(),
             delay: vec![Nanos::ZERO; models],
-            has_claim: vec![false; models],
+            has_precedence: vec![false; models],
             longest: Nanos::ZERO,
             granted: vec![false; models],
             horizon: Nanos::ZERO,
@@ -271,7 +271,7 @@ impl RankState {
         if offer.leaves < Nanos::MAX || self.long.has(at) {
             self.forget(at);
         }
-        let before = Nanos(self.longest.0 / u64::from(WHOLE_CLAIM) * u64::from(offer.claim));
+        let before = Nanos(self.longest.0 / u64::from(WHOLE_PRECEDENCE) * u64::from(offer.precedence));
         self.set_waiting(at, Offer { latest: latest - before, ..offer });
     }
 
@@ -279,7 +279,7 @@ impl RankState {
     #[inline]
     fn set_waiting(&mut self, at: usize, offer: Offer) {
         let Offer { latest, early, .. } = offer;
-        self.has_claim[at] = offer.claim > 0;
+        self.has_precedence[at] = offer.precedence > 0;
         if offer.leaves < Nanos::MAX {
             self.waiting += usize::from(!early && latest < Nanos::MAX);
             self.long.set(at, offer);
@@ -457,7 +457,7 @@ impl RankState {
             };
             let Some((latest, model)) = tree.min() else { break Nanos::MAX };
             let start = now + self.delay[model];
-            let waits = self.keep_late || self.has_claim[model];
+            let waits = self.keep_late || self.has_precedence[model];
             let bound = if waits { start } else { start.min(latest) };
             // One that need not be waited for comes first.
             let idle = self.free.first_at_most(bound.min(start - self.ahead)).filter(|&gpu| gpu < limit);

@@ -392,17 +392,17 @@ fn long_batches_that_wait_are_saved_and_restored() {
 }
 
 #[test]
-fn a_claim_goes_before_others_by_a_part_of_the_longest_batch_and_waits() {
+fn precedence_goes_before_others_by_a_part_of_the_longest_batch_and_waits() {
     let mut bench = Bench::new(1, 4);
-    let claims = |model, latest, claim| {
-        let offer = Offer { latest, claim: WHOLE_CLAIM / claim, ..Offer::default() };
+    let preceding = |model, latest, part| {
+        let offer = Offer { latest, precedence: WHOLE_PRECEDENCE / part, ..Offer::default() };
         RankInput::Ready { queue: QueueId(model), offer }
     };
     // A batch of 16 ms.
     bench.occupy(ms(0), 0, 0, ms(16));
     bench.ready(ms(1), 1, ms(20), Nanos::ZERO);
-    bench.handle(ms(1), claims(2, ms(25), 2));
-    bench.handle(ms(1), claims(3, ms(23), 4));
+    bench.handle(ms(1), preceding(2, ms(25), 2));
+    bench.handle(ms(1), preceding(3, ms(23), 4));
     let mut restored = Bench::new(1, 4);
     restored.rank.restore_longest(bench.rank.longest());
     bench.rank.saved_gpus().for_each(|gpu| assert!(restored.rank.restore_gpu(gpu)));
@@ -415,7 +415,7 @@ fn a_claim_goes_before_others_by_a_part_of_the_longest_batch_and_waits() {
         bench.complete(ms(18), 0, ms(18));
         assert_eq!(bench.grants[1..], [(3, 0)]);
         bench.report(ms(18), 3, 0, Some(ms(18)), ms(24));
-        bench.handle(ms(19), claims(2, ms(22), 2));
+        bench.handle(ms(19), preceding(2, ms(22), 2));
         bench.ready(ms(20), 3, ms(40), Nanos::ZERO);
         bench.complete(ms(24), 0, ms(24));
         assert_eq!(bench.grants[2..], [(2, 0)], "it has waited, though its batch is late then");
