@@ -6,7 +6,7 @@
 //! A candidate is offered *early* or *due*. Due ones get any GPU. Early ones would rather grow, but
 //! take a GPU that would idle: only the lowest-numbered ones, as many as the load needs
 //! ([`packing`]), so that whole GPUs stay free to be given back. Of both the earliest `latest` goes
-//! first.
+//! first, which an overloaded model has earlier by its precedence ([`Offer::precedence`]).
 //!
 //! Candidates of long batches may have to leave the last GPU that is free soon to those that can't
 //! wait for another ([`Offer::leaves`]). They wait in trees of their own, and are passed over as
@@ -100,9 +100,9 @@ pub struct RankState {
     gpus: Vec<GpuState>,
     /// free_at of each GPU that may be granted.
     free: MinTree,
-    /// `latest` of each model with a due candidate.
+    /// `latest` of each model with a due candidate, less its precedence.
     due: MinTree,
-    /// `latest` of each model with an early one.
+    /// `latest` of each model with an early one, less its precedence.
     early: MinTree,
     /// The candidates of both kinds that leave the last GPU, instead.
     long: LongBatches,
