@@ -42,7 +42,7 @@ impl RecentService {
     /// Counts the time that a batch takes.
     #[inline]
     pub fn add_gpu_time(&mut self, duration: Nanos) {
-        self.gpu_time = self.gpu_time + duration;
+        self.gpu_time += duration;
     }
 
     /// Lets all fade by `samples` samples of the rate meter, which now says `rate_rps`: by the same
