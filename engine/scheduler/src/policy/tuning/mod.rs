@@ -21,7 +21,7 @@ use alloc::borrow::Cow;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use arrived::Arrived;
-use contender::{Contender, HOPELESS, STRESS, candidates};
+use contender::{Contender, STRESS, candidates};
 use load::{KEPT, Load};
 use prior::Limits;
 use replay::{ReplayedRequests, ReplayedRule, replay};
@@ -66,10 +66,6 @@ const GAIN: f64 = 1.0;
 /// The number of requests that another setting has to have saved for sure for a setting to rest.
 const RESTS: f64 = 50.0;
 
-/// The times of what the best setting has lost, and [`HOPELESS`] more, from which on what it loses
-/// now says nothing of those that rest.
-const COLLAPSED: f64 = 1.5;
-
 /// The share of the cost that is left where a setting is changed for its cost alone.
 const CHEAPER: f64 = 0.97;
 
@@ -103,8 +99,6 @@ pub struct Tuner {
     /// True if some before these were left out since the last look.
     has_left_out: bool,
     last_look: Nanos,
-    /// The time that the last look was after the one before if it was early, else zero.
-    early_after: Nanos,
     pause: Nanos,
     load: Load,
     /// What has arrived under that load.
@@ -148,7 +142,6 @@ impl Tuner {
             recent: VecDeque::with_capacity(REPLAYED),
             has_left_out: false,
             last_look: Nanos::ZERO,
-            early_after: Nanos::ZERO,
             pause: Nanos::ZERO,
             load: Load::default(),
             arrived: Arrived::none_of(workload.models.len()),
@@ -260,12 +253,9 @@ impl Tuner {
         self.last_look
     }
 
-    /// Returns when an early look may be, at the earliest. After an early one it has twice as many
-    /// requests: a collapse that takes longer than these came in shows in no replay of them, and
-    /// the pool loses as much as before.
+    /// Returns when an early look may be, at the earliest.
     pub fn earliest_look(&self) -> Nanos {
-        let after = Nanos(self.pause.0 / EARLY).max(self.early_after + self.early_after);
-        self.last_look + after.min(self.pause)
+        self.last_look + Nanos(self.pause.0 / EARLY)
     }
 
     /// Returns the time from one look to the next.
@@ -289,7 +279,6 @@ impl Tuner {
             self.follows_until = now + FOLLOWED;
         }
         let is_early = now < self.last_look + self.pause;
-        self.early_after = if is_early { now - self.last_look } else { Nanos::ZERO };
         self.last_look = now;
         if !is_early {
             self.pause = Nanos(self.pause.0 * 2).min(PAUSES[1]);
@@ -338,35 +327,23 @@ impl Tuner {
         };
         let under_stress = STRESS.map(|stress| came.faster(stress));
         // A setting that surely loses more than the best one is not tried again until what is known
-        // of that has faded: it counts as if it had done now as the best one does. That says nothing
-        // where the best one has lost little before and now loses far more.
+        // of that has faded: it counts as if it had done now as the best one does.
         let least = self.contenders.iter().min_by(|a, b| a.badness().total_cmp(&b.badness()));
         let Some(best) = least.cloned() else { return };
         for one in &mut self.contenders {
             one.rests = one.setting != self.current && best.found_to_save(one) > RESTS;
         }
-        let replayed = |one: &mut Contender| {
-            one.find(KEPT, |setting, stress| {
-                let rule = ReplayedRule { drop: *drop, deferral: *deferral, setting };
-                replay(workload, &rule, &under_stress[stress], |_| false)
-            })
-        };
         let mut of_best = Default::default();
         for one in self.contenders.iter_mut().filter(|one| !one.rests) {
-            let found = replayed(one);
+            let found = one.find(KEPT, |setting, stress| {
+                let rule = ReplayedRule { drop: *drop, deferral: *deferral, setting };
+                replay(workload, &rule, &under_stress[stress], |_| false)
+            });
             if one.setting == best.setting {
                 of_best = found;
             }
         }
-        let has_collapsed = of_best[0].bad_rate() > HOPELESS + COLLAPSED * best.bad_rate().unwrap_or(0.0);
-        for one in self.contenders.iter_mut().filter(|one| one.rests) {
-            if has_collapsed {
-                one.rests = false;
-                replayed(one);
-            } else {
-                one.add(KEPT, &of_best);
-            }
-        }
+        self.contenders.iter_mut().filter(|one| one.rests).for_each(|one| one.add(KEPT, &of_best));
     }
 
     /// Returns the setting to go on with: of those under which as few are bad as under the best,
@@ -435,14 +412,9 @@ mod tests {
         let early = tuner.early_look(100_000, 310).unwrap();
         assert_eq!((early, early), (last + Nanos(pause.0 / EARLY), tuner.earliest_look()));
         tuner.look(early);
-        assert_eq!(tuner.pause(), pause, "pauses stay as long");
-        let second = early + Nanos(pause.0 / EARLY * 2);
-        assert_eq!(tuner.earliest_look(), second, "with twice as many requests");
-        tuner.look(second);
-        assert_eq!((tuner.pause(), tuner.earliest_look()), (pause, second + pause));
-        tuner.look(second + pause);
+        assert_eq!((tuner.pause(), tuner.earliest_look() > early), (pause, true), "pauses stay as long");
+        tuner.look(early + pause);
         assert!(tuner.pause() > pause);
-        assert_eq!(tuner.earliest_look(), tuner.last_look() + Nanos(tuner.pause().0 / EARLY));
     }
 
     #[test]
