@@ -3,6 +3,7 @@
 
 use proptest::prelude::*;
 use symphony_scheduler::drop_rule::DropRule;
+use symphony_scheduler::limits::RATE_SAMPLE;
 use symphony_scheduler::policy::tuning::Tuner;
 use symphony_scheduler::policy::tuning::replay::{ReplayOutcome, ReplayedRequests, ReplayedRule, replay};
 use symphony_scheduler::policy::{PolicyOptions, by_name, deferral};
@@ -67,15 +68,17 @@ proptest! {
             ("work-conserving", DropRule::Timeout, "0/0/0/spread"),
         ] {
             let setting: RuleSetting = corner.parse().unwrap();
-            let by = |drop| {
-                said(&run(&workload, "symphony", &PolicyOptions { setting, drop, ..PolicyOptions::default() }))
-            };
-            let classic = run(&workload, policy, &PolicyOptions::from(drop));
-            prop_assert_eq!(&by(Some(drop)), &said(&classic), "{} {:?}", policy, drop);
-            // By the default's own drop rule overloaded models have precedence.
-            if classic.models.iter().all(|of| of.dropped == 0) {
-                prop_assert_eq!(by(None), said(&classic), "{} {:?}", policy, drop);
-            }
+            let own = PolicyOptions { setting, ..PolicyOptions::default() };
+            let classic = PolicyOptions::from(drop);
+            let ours = run(&workload, "symphony", &PolicyOptions { drop: Some(drop), ..own.clone() });
+            prop_assert_eq!(said(&ours), said(&run(&workload, policy, &classic)), "{} {:?}", policy, drop);
+            // By the default's own drop rule overloaded models have precedence: from the end of the
+            // sample of their rate in which the first request was dropped, at the earliest.
+            let all = decided(&workload, policy, &classic, Nanos::MAX);
+            let first = all.ended.first().map_or(Nanos::MAX, |ended| ended.0);
+            let before = Nanos((first.0 / RATE_SAMPLE.0 + 1).saturating_mul(RATE_SAMPLE.0));
+            let ours = decided(&workload, "symphony", &own, before);
+            prop_assert_eq!(ours, decided(&workload, policy, &classic, before), "{} {:?}", policy, drop);
         }
     }
 }
@@ -113,10 +116,18 @@ impl Observer for Decided {
     }
 }
 
+/// Returns what is decided before a time.
+fn decided(workload: &Workload, policy: &str, options: &PolicyOptions, before: Nanos) -> Decided {
+    let mut decided = Decided { before, ..Decided::default() };
+    let policy = by_name(policy).unwrap();
+    simulate_observed(workload, policy, options, Fault::default(), &mut decided).unwrap();
+    decided
+}
+
 #[test]
 fn what_is_decided_depends_on_the_past_alone() {
     let until = Nanos::from_secs(3);
-    let decided = |later_gap_us: u64| {
+    let with_later = |later_gap_us: u64| {
         let bursts = (0..3_000u64).map(|n| Nanos::from_micros(n * 1_000 - n % 40 * 900));
         let later = (0..3_000u64).map(|n| until + Nanos::from_micros(n * later_gap_us));
         let mut arrivals: Vec<Nanos> = bursts.chain(later).collect();
@@ -124,12 +135,9 @@ fn what_is_decided_depends_on_the_past_alone() {
         let models = vec![model(1.0, 5.0, 25.0, Arrival::Trace(arrivals.into()))];
         let workload = Workload { duration: Nanos::from_secs(5), ..Workload::of_models(3, 1_000.0, models) };
         let options = PolicyOptions { tuning: TUNED, ..PolicyOptions::default() };
-        let mut decided = Decided { before: until, ..Decided::default() };
-        let policy = by_name("symphony").unwrap();
-        simulate_observed(&workload, policy, &options, Fault::default(), &mut decided).unwrap();
-        decided
+        decided(&workload, "symphony", &options, until)
     };
-    let (calm, flood) = (decided(2_000), decided(20));
+    let (calm, flood) = (with_later(2_000), with_later(20));
     assert!(calm.batches.len() > 100);
     assert_eq!(calm, flood);
 }

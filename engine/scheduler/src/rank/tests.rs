@@ -54,6 +54,16 @@ impl Bench {
         self.rank.on_timer(now, &mut |g| grants.push((g.queue.0, g.gpu.0)));
     }
 
+    /// A bench of the same size whose matching was restored from what is saved of this one's.
+    fn restored(&self) -> Bench {
+        let mut restored = Bench::new(self.rank.gpus(), self.rank.models());
+        restored.rank.restore_longest(self.rank.longest());
+        self.rank.saved_gpus().for_each(|gpu| assert!(restored.rank.restore_gpu(gpu)));
+        self.rank.saved_models().for_each(|model| assert!(restored.rank.restore_model(model)));
+        assert!(restored.rank.saved_models().eq(self.rank.saved_models()));
+        restored
+    }
+
     /// Gives `gpu` to `model` and has it run from `now` until `free_at`.
     fn occupy(&mut self, now: Nanos, model: u32, gpu: u32, free_at: Nanos) {
         self.ready(now, model, Nanos::from_secs(1_000), Nanos::ZERO);
@@ -381,10 +391,7 @@ fn long_batches_that_wait_are_saved_and_restored() {
         let offer = long(ms(30), early);
         bench.handle(ms(1), RankInput::Ready { queue: QueueId(model), offer });
     }
-    let mut restored = Bench::new(2, 4);
-    bench.rank.saved_gpus().for_each(|gpu| assert!(restored.rank.restore_gpu(gpu)));
-    bench.rank.saved_models().for_each(|model| assert!(restored.rank.restore_model(model)));
-    assert!(restored.rank.saved_models().eq(bench.rank.saved_models()));
+    let mut restored = bench.restored();
     restored.timer(ms(2));
     assert_eq!((restored.grants.as_slice(), restored.rank.next_timer()), (&[][..], ms(8)));
     restored.timer(ms(8));
@@ -403,11 +410,7 @@ fn precedence_goes_before_others_by_a_part_of_the_longest_batch_and_waits() {
     bench.ready(ms(1), 1, ms(20), Nanos::ZERO);
     bench.handle(ms(1), preceding(2, ms(25), 2));
     bench.handle(ms(1), preceding(3, ms(23), 4));
-    let mut restored = Bench::new(1, 4);
-    restored.rank.restore_longest(bench.rank.longest());
-    bench.rank.saved_gpus().for_each(|gpu| assert!(restored.rank.restore_gpu(gpu)));
-    bench.rank.saved_models().for_each(|model| assert!(restored.rank.restore_model(model)));
-    assert!(restored.rank.saved_models().eq(bench.rank.saved_models()));
+    let restored = bench.restored();
     for mut bench in [bench, restored] {
         bench.complete(ms(16), 0, ms(16));
         assert_eq!(bench.grants, [(2, 0)], "25 - 8 is before 23 - 4 and 20");
