@@ -150,6 +150,25 @@ fn what_is_better_is_found() {
     assert!(tuned.bad_rate < 0.9 * untuned.bad_rate, "{} of {}", tuned.bad_rate, untuned.bad_rate);
 }
 
+/// Bursts at half again of what twenty GPUs serve: settings that drop nothing collapse, but only
+/// after seconds, which replays of a few SLOs do not show.
+#[test]
+fn a_collapse_that_takes_seconds_is_left() {
+    for seed in [5, 6, 10] {
+        let models = vec![model(17.656, 18.952, 384.683, Arrival::Gamma(0.05))];
+        let warmup = Nanos::from_secs(10);
+        let workload =
+            Workload { seed, warmup, duration: warmup, ..Workload::of_models(20, 1_399.0, models) };
+        let bad = |tuning, setting: &str| {
+            let setting = setting.parse().unwrap();
+            run(&workload, "symphony", &PolicyOptions { tuning, setting, ..PolicyOptions::default() })
+                .bad_rate
+        };
+        let [tuned, stays] = [bad(TUNED, "1/1/1"), bad(None, "0/0/0/spread")];
+        assert!(stays > 0.45 && tuned < 0.35, "seed {seed}: {tuned} {stays}");
+    }
+}
+
 #[test]
 fn batches_that_become_brief_are_found_where_long_ones_keep_the_only_gpu_from_who_is_in_a_hurry() {
     let models = vec![model(1.0, 4.0, 40.0, Arrival::Poisson), model(2.0, 10.0, 600.0, Arrival::Gamma(0.05))];

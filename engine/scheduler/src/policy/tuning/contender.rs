@@ -27,7 +27,7 @@ const TELLING: f64 = 0.1;
 
 /// The bad rate of a replay from which on those under more stress are left out: nothing that is
 /// better there makes up for it.
-const HOPELESS: f64 = 0.04;
+pub(super) const HOPELESS: f64 = 0.04;
 
 /// The number of requests by which a model's bad rate is drawn to that of all.
 const DRAWN_BY: f64 = 200.0;

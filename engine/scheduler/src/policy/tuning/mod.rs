@@ -21,7 +21,7 @@ use alloc::borrow::Cow;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use arrived::Arrived;
-use contender::{Contender, STRESS, candidates};
+use contender::{Contender, HOPELESS, STRESS, candidates};
 use load::{KEPT, Load};
 use prior::Limits;
 use replay::{ReplayedRequests, ReplayedRule, replay};
@@ -66,6 +66,10 @@ const GAIN: f64 = 1.0;
 /// The number of requests that another setting has to have saved for sure for a setting to rest.
 const RESTS: f64 = 50.0;
 
+/// What has collapsed: a pool that loses more than this part of its requests, and a setting that now
+/// loses so many times what it did, and [`HOPELESS`] more.
+const COLLAPSED: (f64, f64) = (0.2, 1.5);
+
 /// The share of the cost that is left where a setting is changed for its cost alone.
 const CHEAPER: f64 = 0.97;
 
@@ -99,6 +103,8 @@ pub struct Tuner {
     /// True if some before these were left out since the last look.
     has_left_out: bool,
     last_look: Nanos,
+    /// The time that the last look was after the one before if it was early, else zero.
+    early_after: Nanos,
     pause: Nanos,
     load: Load,
     /// What has arrived under that load.
@@ -142,6 +148,7 @@ impl Tuner {
             recent: VecDeque::with_capacity(REPLAYED),
             has_left_out: false,
             last_look: Nanos::ZERO,
+            early_after: Nanos::ZERO,
             pause: Nanos::ZERO,
             load: Load::default(),
             arrived: Arrived::none_of(workload.models.len()),
@@ -239,13 +246,17 @@ impl Tuner {
 
     /// Returns from when on to look, before the next look is due, where the pool has lost `lost` of
     /// the `came` requests that [count](Tuner::counts) since the last one, if that is far more than
-    /// replays of those before say: the load is not what it was then.
+    /// replays of those before say: the load is not what it was then. A pool that has collapsed is
+    /// looked at with twice as many requests as by the early look before: if it takes longer to
+    /// collapse than those came in, no replay of them shows it.
     pub fn early_look(&self, came: u64, lost: u64) -> Option<Nanos> {
         let present = self.contenders.iter().find(|one| one.setting == self.current)?;
         let expected = present.bad_rate()?;
         let is_far_more =
             came > 0 && lost >= LOST.0 && lost as f64 > (LOST.1 + LOST.2 * expected) * came as f64;
-        is_far_more.then(|| self.earliest_look())
+        let has_collapsed = lost as f64 > COLLAPSED.0 * came as f64;
+        let twice = if has_collapsed { self.early_after + self.early_after } else { Nanos::ZERO };
+        is_far_more.then(|| self.earliest_look().max(self.last_look + twice.min(self.pause)))
     }
 
     /// Returns when the last look was.
@@ -279,6 +290,7 @@ impl Tuner {
             self.follows_until = now + FOLLOWED;
         }
         let is_early = now < self.last_look + self.pause;
+        self.early_after = if is_early { now - self.last_look } else { Nanos::ZERO };
         self.last_look = now;
         if !is_early {
             self.pause = Nanos(self.pause.0 * 2).min(PAUSES[1]);
@@ -327,23 +339,35 @@ impl Tuner {
         };
         let under_stress = STRESS.map(|stress| came.faster(stress));
         // A setting that surely loses more than the best one is not tried again until what is known
-        // of that has faded: it counts as if it had done now as the best one does.
+        // of that has faded: it counts as if it had done now as the best one does. That says nothing
+        // where the best one has lost little before and now loses far more.
         let least = self.contenders.iter().min_by(|a, b| a.badness().total_cmp(&b.badness()));
         let Some(best) = least.cloned() else { return };
         for one in &mut self.contenders {
             one.rests = one.setting != self.current && best.found_to_save(one) > RESTS;
         }
-        let mut of_best = Default::default();
-        for one in self.contenders.iter_mut().filter(|one| !one.rests) {
-            let found = one.find(KEPT, |setting, stress| {
+        let replayed = |one: &mut Contender| {
+            one.find(KEPT, |setting, stress| {
                 let rule = ReplayedRule { drop: *drop, deferral: *deferral, setting };
                 replay(workload, &rule, &under_stress[stress], |_| false)
-            });
+            })
+        };
+        let mut of_best = Default::default();
+        for one in self.contenders.iter_mut().filter(|one| !one.rests) {
+            let found = replayed(one);
             if one.setting == best.setting {
                 of_best = found;
             }
         }
-        self.contenders.iter_mut().filter(|one| one.rests).for_each(|one| one.add(KEPT, &of_best));
+        let has_collapsed = of_best[0].bad_rate() > HOPELESS + COLLAPSED.1 * best.bad_rate().unwrap_or(0.0);
+        for one in self.contenders.iter_mut().filter(|one| one.rests) {
+            if has_collapsed {
+                one.rests = false;
+                replayed(one);
+            } else {
+                one.add(KEPT, &of_best);
+            }
+        }
     }
 
     /// Returns the setting to go on with: of those under which as few are bad as under the best,
@@ -415,6 +439,25 @@ mod tests {
         assert_eq!((tuner.pause(), tuner.earliest_look() > early), (pause, true), "pauses stay as long");
         tuner.look(early + pause);
         assert!(tuner.pause() > pause);
+    }
+
+    #[test]
+    fn a_pool_that_has_collapsed_is_looked_at_with_twice_as_many_requests_each_time() {
+        let mut tuner = tuner();
+        charged_after(&mut tuner, 400, 100.0);
+        let quarter = Nanos(tuner.pause().0 / EARLY);
+        for quarters in [1, 2, 4, 4] {
+            let last = tuner.last_look();
+            let early = last + Nanos(quarter.0 * quarters);
+            assert_eq!(tuner.early_look(1_000, 201), Some(early), "{quarters}");
+            assert_eq!(tuner.early_look(1_000, 199), Some(last + quarter), "the load has changed");
+            if quarters < 4 {
+                tuner.look(early);
+            }
+        }
+        // One that is due is not early.
+        tuner.look(tuner.next_look().min(tuner.last_look() + tuner.pause()));
+        assert_eq!(tuner.early_look(1_000, 201), Some(tuner.earliest_look()));
     }
 
     #[test]
