@@ -150,6 +150,29 @@ fn what_is_better_is_found() {
     assert!(tuned.bad_rate < 0.9 * untuned.bad_rate, "{} of {}", tuned.bad_rate, untuned.bad_rate);
 }
 
+/// The default drops by what the next batch would drop where a model has the only GPU to itself,
+/// with its tuner and without.
+#[test]
+fn who_has_the_only_gpu_loses_fewer_than_by_dropping_all_or_nothing_in_the_way() {
+    for (model, rate_rps) in [
+        (model(0.57, 14.348, 35.929, Arrival::Poisson), 260.0),
+        (model(2.438, 9.095, 55.827, Arrival::Gamma(0.5)), 175.0),
+    ] {
+        let workload =
+            Workload { duration: Nanos::from_secs(40), ..Workload::of_models(1, rate_rps, vec![model]) };
+        let bad = |tuning, setting: &str| {
+            let setting = setting.parse().unwrap();
+            run(&workload, "symphony", &PolicyOptions { tuning, setting, ..PolicyOptions::default() })
+                .bad_rate
+        };
+        let classic = bad(None, "inf/1/1").min(bad(None, "0/1/1"));
+        for (tuning, setting) in [(None, "1/1/1"), (TUNED, "1/1/1")] {
+            let own = bad(tuning, setting);
+            assert!(own < 0.8 * classic && classic > 0.005, "{own} of {classic}");
+        }
+    }
+}
+
 /// Bursts at half again of what twenty GPUs serve: settings that drop nothing collapse, but only
 /// after seconds, which replays of a few SLOs do not show.
 #[test]

@@ -118,6 +118,10 @@ impl BatchFinish for StartingAt<'_> {
     fn least(&self, size: usize) -> Nanos {
         self.of(0, size)
     }
+
+    fn start(&self, _: usize) -> Nanos {
+        self.0
+    }
 }
 
 impl RolloutTerms<'_> {

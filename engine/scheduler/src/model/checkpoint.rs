@@ -134,8 +134,8 @@ impl ModelQueue {
         restored.terms.network = saved.network;
         restored.rate = rate;
         restored.setting = saved.setting;
-        restored.read_rate();
         restored.recent = saved.recent;
+        restored.read_rate();
         restored.queue.extend(queued);
         restored.last_start = saved.last_start;
         restored.offered = saved.offer;

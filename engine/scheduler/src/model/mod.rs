@@ -41,8 +41,8 @@ pub use event::ModelEvent;
 use rate::RateMeter;
 use recent_service::RecentService;
 use selection::{
-    BatchFinish, Finish, FinishByApplication, Selection, batch_time, partition_point, select,
-    target_batch_near,
+    BatchFinish, Finish, FinishByApplication, Outlook, Selection, batch_time, look_ahead, partition_point,
+    select, target_batch_near,
 };
 use symphony_transport::Nanos;
 use symphony_transport::message::{BatchHeader, Ending, GpuId, ModelId, NO_DEADLINE, QueueId, Request};
@@ -163,6 +163,8 @@ pub struct ModelQueue {
     /// What the meter said when its last sample ended, and the batch size that it calls for.
     rate_rps: f64,
     target: usize,
+    /// By what it selects, for the present.
+    selects: SelectionRule,
     /// The policy's, for this rate.
     head_start: Option<HeadStart>,
     setting: RuleSetting,
@@ -173,6 +175,27 @@ pub struct ModelQueue {
     offered: Option<Offer>,
     next_timer: Nanos,
     role: ClassRole,
+}
+
+/// How a queue selects its batches.
+#[derive(Clone, Copy, Debug)]
+struct SelectionRule {
+    /// What is dropped.
+    drop: DropRule,
+    /// True if a batch for the only GPU is selected with a view to the next one, once the GPU is
+    /// granted. Until then nothing is dropped that can still be served.
+    looks_ahead: bool,
+}
+
+impl SelectionRule {
+    /// The one for these terms and this setting. At a price of 0 nothing is dropped that can still
+    /// be served, not even while the model is overloaded.
+    fn of(terms: &QueueConfig, price: f32, overloaded: bool) -> SelectionRule {
+        let drop = terms.drop.while_overloaded(overloaded && price > 0.0);
+        let looks_ahead =
+            drop == DropRule::Exchange && terms.gpus == 1 && price > 0.0 && price < f32::INFINITY;
+        SelectionRule { drop: if looks_ahead { DropRule::Timeout } else { drop }, looks_ahead }
+    }
 }
 
 impl ModelQueue {
@@ -197,6 +220,7 @@ impl ModelQueue {
             rate: RateMeter::new(now),
             rate_rps: 0.0,
             target: 1,
+            selects: SelectionRule { drop: DropRule::Timeout, looks_ahead: false },
             head_start: None,
             setting: RuleSetting::default(),
             recent: RecentService::default(),
@@ -501,10 +525,11 @@ impl ModelQueue {
         self.read_rate();
     }
 
-    /// What follows from the rate alone.
+    /// What follows from the rate, the setting and what was lost, alone.
     fn read_rate(&mut self) {
         let terms = &self.terms;
         self.rate_rps = self.rate.rate();
+        self.selects = SelectionRule::of(terms, self.setting.price, self.recent.overloaded);
         self.target = target_batch_near(terms, self.rate_rps, self.target);
         let demand = Demand { rate_rps: self.rate_rps, target: self.target, setting: self.setting, terms };
         self.head_start = terms.deferral.head_start(&demand);
@@ -539,8 +564,10 @@ impl ModelQueue {
     /// costs a queue of requests that are all alike nothing.
     fn reselect_as<const APART: bool>(&mut self, now: Nanos, gpu_free_at: Nanos, sink: &mut impl ModelSink) {
         let finish = Finish { terms: &self.terms, now, gpu_free_at };
+        let selection = if APART { self.select(finish) } else { self.select_by(finish) };
+        let looks_ahead = self.selects.looks_ahead && gpu_free_at > Nanos::ZERO;
         let Selection { mut dropped, size } =
-            if APART { self.select(finish) } else { self.select_by(finish) };
+            if looks_ahead { self.look_ahead(selection, finish) } else { selection };
         let tried = size == 0 && self.may_try_last(finish);
         if tried {
             dropped -= 1;
@@ -570,7 +597,27 @@ impl ModelQueue {
     #[inline(always)]
     fn select_by(&self, finish: impl BatchFinish) -> Selection {
         let deadline = |at: usize| self.queue[at].deadline;
-        select(self.drop_rule(), finish, self.target, self.setting.price, self.queue.len(), deadline)
+        select(self.selects.drop, finish, self.target, self.setting.price, self.queue.len(), deadline)
+    }
+
+    /// Selects for the only GPU, of which `all` has all that can still be served.
+    #[cold]
+    fn look_ahead(&self, all: Selection, finish: Finish<'_>) -> Selection {
+        let outlook = Outlook {
+            price: self.setting.price,
+            target: self.target,
+            now: finish.now,
+            deadline: finish.now + self.promise(),
+            rate_per_ns: self.rate_rps / 1e9,
+        };
+        let (queue, deadline) = (&self.queue, |at: usize| self.queue[at].deadline);
+        match self.terms.profile.applications() {
+            None => look_ahead(all, finish, outlook, queue.len(), deadline),
+            Some(applications) => {
+                let finish = FinishByApplication { finish, applications, queue };
+                look_ahead(all, finish, outlook, queue.len(), deadline)
+            }
+        }
     }
 
     /// What the batch of `size` requests behind the first `from` takes.
@@ -626,13 +673,6 @@ impl ModelQueue {
         let latest = only.deadline - self.profile_of(only).at_best() - slack.latest;
         let due = Nanos::ZERO;
         Candidate { size: 1, early: due, due, latest, delay: network.delay(1), tried: true }
-    }
-
-    /// The drop rule of the moment. At a price of 0 nothing is dropped that can still be served,
-    /// not even while the model is overloaded.
-    #[inline]
-    fn drop_rule(&self) -> DropRule {
-        self.terms.drop.while_overloaded(self.recent.overloaded && self.setting.price > 0.0)
     }
 
     /// The batch size nearest to `size` that takes no request of several rows apart: without the

@@ -63,6 +63,8 @@ pub trait BatchFinish: Copy {
     fn of(&self, from: usize, size: usize) -> Nanos;
     /// The least that fin of a batch of `size` can be, whatever requests these are.
     fn least(&self, size: usize) -> Nanos;
+    /// When a batch of `size` starts at the earliest.
+    fn start(&self, size: usize) -> Nanos;
 }
 
 /// All requests are alike.
@@ -75,6 +77,11 @@ impl BatchFinish for Finish<'_> {
     #[inline]
     fn least(&self, size: usize) -> Nanos {
         self.at(size)
+    }
+
+    #[inline]
+    fn start(&self, size: usize) -> Nanos {
+        self.earliest_start(size)
     }
 }
 
@@ -98,6 +105,10 @@ impl BatchFinish for FinishByApplication<'_> {
     fn least(&self, size: usize) -> Nanos {
         let quickest = self.applications.iter().map(|own| own.latency(size)).min();
         self.finish.earliest_start(size) + quickest.unwrap_or(Nanos::ZERO)
+    }
+
+    fn start(&self, size: usize) -> Nanos {
+        self.finish.earliest_start(size)
     }
 }
 
@@ -208,6 +219,87 @@ fn select_all_in_time(
         false => partition_point(2, guess, is_in_time) - 1,
     };
     Selection { dropped, size }
+}
+
+/// What a selection for the only GPU expects of the next batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Outlook {
+    /// What a request that the next batch drops costs, in requests that are dropped now.
+    pub price: f32,
+    /// The target of the next batch.
+    pub target: usize,
+    /// The time of the decision.
+    pub now: Nanos,
+    /// The deadline of a request that comes now.
+    pub deadline: Nanos,
+    /// The rate at which requests come, per nanosecond.
+    pub rate_per_ns: f64,
+}
+
+/// The numbers of dropped requests that [`look_ahead`] compares at most.
+const COMPARED: usize = 16;
+
+/// Selects for the only GPU from a queue that can't run whole: drops as many more requests than
+/// `all`, the selection that drops none that can still be served, as have the fewest dropped by now
+/// and by the next batch together. That starts when this one is over, and is selected by
+/// [`DropRule::Window`] from what is left and what has come until then, evenly spaced. To drop a
+/// request is worth it where this batch becomes so much larger that fewer are too late for the
+/// next. O(log² len) for each of at most [`COMPARED`] + 1 numbers.
+///
+/// `deadline` is that of the request at an index of the queue of `len`.
+pub fn look_ahead(
+    all: Selection,
+    finish: impl BatchFinish,
+    outlook: Outlook,
+    len: usize,
+    deadline: impl Fn(usize) -> Nanos,
+) -> Selection {
+    if all.dropped + all.size == len {
+        return all;
+    }
+    let cost = |one: Selection| {
+        one.dropped as f32 + outlook.price * dropped_next(one, finish, outlook, len, &deadline) as f32
+    };
+    // From here on, all that is left runs together.
+    let feasible = |from: usize| finish.of(from, len - from) <= deadline(from);
+    let most = partition_point(all.dropped, len - 1, |from| !feasible(from));
+    let step = (most - all.dropped).div_ceil(COMPARED).max(1);
+    let (mut best, mut least) = (all, cost(all));
+    let mut size = all.size;
+    for dropped in (all.dropped + step..=most).step_by(step) {
+        let room = len - dropped;
+        size = grow(finish, dropped, size.min(room), room, deadline(dropped));
+        let one = Selection { dropped, size };
+        let its = cost(one);
+        if its < least {
+            (best, least) = (one, its);
+        }
+    }
+    best
+}
+
+/// The requests that [`DropRule::Window`] drops for the batch after this one.
+fn dropped_next(
+    this: Selection,
+    finish: impl BatchFinish,
+    outlook: Outlook,
+    len: usize,
+    deadline: &impl Fn(usize) -> Nanos,
+) -> usize {
+    let from = this.dropped + this.size;
+    let (left, over) = (len - from, finish.of(this.dropped, this.size));
+    let come = (outlook.rate_per_ns * (over - outlook.now).0 as f64) as usize;
+    let of_new = |at: usize| Nanos(((at as f64 + 0.5) / outlook.rate_per_ns) as u64);
+    let deadline =
+        |at: usize| if at < left { deadline(from + at) } else { outlook.deadline + of_new(at - left) };
+    let finished = |size: usize| over + (finish.least(size) - finish.start(size));
+    let waiting = left + come;
+    if waiting == 0 || finished(waiting) <= deadline(0) {
+        return 0;
+    }
+    let suffix = partition_point(1, waiting, |at| finished(waiting - at) > deadline(at));
+    let needed = finished(outlook.target.min(waiting - suffix).max(1));
+    partition_point(0, waiting, |at| deadline(at) < needed)
 }
 
 /// The largest batch behind the first `from`, from `size` up to `room`, that finishes by the

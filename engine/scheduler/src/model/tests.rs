@@ -481,6 +481,28 @@ fn the_price_of_gpu_time_says_how_many_may_be_dropped_for_one_that_joins() {
     assert_eq!([DropRule::Timeout, DropRule::Window].map(|rule| at(rule, 1.0)), [0, 5]);
 }
 
+#[test]
+fn for_the_only_gpu_requests_are_dropped_once_it_is_granted_and_for_what_the_next_batch_serves() {
+    // Heads that leave room for two. If they run, those behind them are too late.
+    for (behind, dropped) in [(7, 2), (2, 0)] {
+        for gpus in [1, 2] {
+            let terms = QueueConfig { gpus, ..terms("symphony", DropRule::Exchange) };
+            let (mut queue, mut log) = (ModelQueue::new(terms, Nanos::ZERO), Log::default());
+            let deadlines = [7.1, 7.1].into_iter().chain((0..behind).map(|_| 12.6));
+            for (id, deadline) in (0..).zip(deadlines) {
+                queue.apply_request(Nanos(1), &request(id, Nanos(1), ms(deadline)), &mut log);
+            }
+            let ended = |log: &mut Log| {
+                log.take().iter().filter(|one| matches!(one, Said::End(_, Ending::DroppedInQueue))).count()
+            };
+            let before = ended(&mut log);
+            queue.apply(Nanos(1), ModelEvent::Grant(grant(Nanos(1))), &mut log);
+            assert_eq!(before + ended(&mut log), dropped, "{behind} on {gpus}");
+            assert_eq!(before, if gpus == 1 { 0 } else { dropped }, "{behind} on {gpus}");
+        }
+    }
+}
+
 /// b + 5 ms for a batch of b quick requests, application 0; 4 b + 5 ms for slow ones, application
 /// 1; at best half of that.
 fn of_two_applications() -> QueueConfig {
@@ -517,6 +539,57 @@ fn a_batch_takes_as_long_as_that_of_the_slowest_of_its_applications() {
 }
 
 proptest::proptest! {
+    /// What is selected for the only GPU drops the least by now and for the next batch, which is
+    /// selected from what is left and has come by then.
+    #[test]
+    fn looking_ahead_drops_the_least_by_now_and_the_next_batch(
+        waiting in proptest::collection::vec(6_000u64..25_000, 1..30),
+        target in 1usize..12,
+        rate_rps in 0.0f64..2_000.0,
+        price in 0.5f32..2.0,
+    ) {
+        let terms = terms("symphony", DropRule::Exchange);
+        let mut deadlines: Vec<Nanos> = waiting.into_iter().map(Nanos::from_micros).collect();
+        deadlines.sort_unstable();
+        let len = deadlines.len();
+        let now = ms(0.5);
+        let starting = |now| Finish { terms: &terms, now, gpu_free_at: now };
+        let finish = starting(now);
+        let all = select(DropRule::Timeout, finish, target, 1.0, len, |at| deadlines[at]);
+        let outlook =
+            Outlook { price, target, now, deadline: now + terms.slo, rate_per_ns: rate_rps / 1e9 };
+        let found = look_ahead(all, finish, outlook, len, |at| deadlines[at]);
+        let cost = |one: Selection| {
+            let over = finish.at(one.size);
+            let come = (rate_rps / 1e9 * (over - now).0 as f64) as usize;
+            let gaps = (0..come).map(|at| Nanos(((at as f64 + 0.5) * 1e9 / rate_rps) as u64));
+            let left = deadlines[one.dropped + one.size..].iter().copied();
+            let next: Vec<Nanos> = left.chain(gaps.map(|gap| outlook.deadline + gap)).collect();
+            let dropped = select(DropRule::Window, starting(over), target, 1.0, next.len(), |at| next[at]).dropped;
+            one.dropped as f32 + price * dropped as f32
+        };
+        proptest::prop_assert!(found.dropped >= all.dropped && found.dropped + found.size <= len);
+        if found.size == 0 {
+            proptest::prop_assert_eq!(found, all);
+            return Ok(());
+        }
+        proptest::prop_assert!(finish.at(found.size) <= deadlines[found.dropped]);
+        proptest::prop_assert!(cost(found) <= cost(all));
+        // Of every number that it compares, with the largest batch behind it.
+        let largest = |dropped: usize| {
+            let fits = |&size: &usize| finish.at(size) <= deadlines[dropped];
+            let size = (1..=len - dropped).take_while(fits).last().unwrap_or(0);
+            Selection { dropped, size }
+        };
+        let every: Vec<_> = (all.dropped..len).map(largest).collect();
+        let most = every.iter().find(|one| one.dropped + one.size == len).unwrap().dropped;
+        if most - all.dropped <= 16 {
+            for &one in every.iter().take_while(|one| one.dropped <= most) {
+                proptest::prop_assert!(cost(found) <= cost(one), "{:?} {:?}", found, one);
+            }
+        }
+    }
+
     /// A selection by applications is the one that trying each head in turn finds, and its batch
     /// is in time.
     #[test]

@@ -193,8 +193,13 @@ impl Contender {
     }
 }
 
-/// Returns the settings that are compared for the models and GPUs of a workload.
+/// Returns the settings that are compared for the models and GPUs of a workload. A model that has
+/// the only GPU to itself drops requests by what the next batch would drop: that is better than to
+/// drop none or all that are in the way, so only batches' starts are left to compare.
 pub(super) fn candidates(workload: &Workload) -> Vec<RuleSetting> {
+    if workload.gpus == 1 && workload.models.len() == 1 {
+        return ALONE.into();
+    }
     let reserves = reserves(workload);
     let waiting = reserves.filter(|_| workload.gpus > 1);
     let waiting = waiting.map(|of| RESERVING.map(|one| RuleSetting { reserve: of.least, ..one }));
@@ -255,6 +260,19 @@ pub(super) const CANDIDATES: [RuleSetting; 9] = [
     of(f32::INFINITY, f32::INFINITY, 0.0),
     RuleSetting { spread: true, ..of(0.0, 0.0, 0.0) },
     RuleSetting { spread: true, ..of(f32::INFINITY, 0.0, 0.0) },
+];
+
+/// The settings that are compared for a model that has the only GPU to itself: the starts of
+/// batches of [`CANDIDATES`].
+const ALONE: [RuleSetting; 8] = [
+    of(1.0, 1.0, 1.0),
+    of(1.0, 3.0, 1.0),
+    of(1.0, 1.0, 0.0),
+    of(1.0, 10.0, 0.3),
+    of(1.0, 10.0, 1.0),
+    of(1.0, f32::INFINITY, 1.0),
+    of(1.0, f32::INFINITY, 0.0),
+    RuleSetting { spread: true, ..of(1.0, 0.0, 0.0) },
 ];
 
 const fn of(price: f32, patience: f32, lead: f32) -> RuleSetting {

@@ -66,8 +66,8 @@ const GAIN: f64 = 1.0;
 /// The number of requests that another setting has to have saved for sure for a setting to rest.
 const RESTS: f64 = 50.0;
 
-/// What has collapsed: a pool that loses more than this part of its requests, and a setting that now
-/// loses so many times what it did, and [`HOPELESS`] more.
+/// What has collapsed: a pool that loses more than this part of its requests, and a setting that
+/// now loses so many times what it did, and [`HOPELESS`] more.
 const COLLAPSED: (f64, f64) = (0.2, 1.5);
 
 /// The share of the cost that is left where a setting is changed for its cost alone.
@@ -339,8 +339,8 @@ impl Tuner {
         };
         let under_stress = STRESS.map(|stress| came.faster(stress));
         // A setting that surely loses more than the best one is not tried again until what is known
-        // of that has faded: it counts as if it had done now as the best one does. That says nothing
-        // where the best one has lost little before and now loses far more.
+        // of that has faded: it counts as if it had done now as the best one does. That says
+        // nothing where the best one has lost little before and now loses far more.
         let least = self.contenders.iter().min_by(|a, b| a.badness().total_cmp(&b.badness()));
         let Some(best) = least.cloned() else { return };
         for one in &mut self.contenders {
