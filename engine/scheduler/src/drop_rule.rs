@@ -12,8 +12,8 @@ pub enum DropRule {
     /// Nothing is dropped; late is late.
     Fcfs,
     /// The window, but requests are only dropped where at least as many more join the batch for
-    /// it; while the model is overloaded, the window, and the model has precedence over
-    /// others.
+    /// it, or, for the only GPU of a pool, where at least as many fewer are dropped for the next
+    /// batch; while the model is overloaded, the window, and the model has precedence over others.
     Exchange,
 }
 
