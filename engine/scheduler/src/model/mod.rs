@@ -163,7 +163,7 @@ pub struct ModelQueue {
     /// What the meter said when its last sample ended, and the batch size that it calls for.
     rate_rps: f64,
     target: usize,
-    /// By what it selects, for the present.
+    /// How it selects at present.
     selects: SelectionRule,
     /// The policy's, for this rate.
     head_start: Option<HeadStart>,
