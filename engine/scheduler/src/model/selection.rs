@@ -244,7 +244,7 @@ const COMPARED: usize = 16;
 /// and by the next batch together. That starts when this one is over, and is selected by
 /// [`DropRule::Window`] from what is left and what has come until then, evenly spaced. To drop a
 /// request is worth it where this batch becomes so much larger that fewer are too late for the
-/// next. O(log² len) for each of at most [`COMPARED`] + 1 numbers.
+/// next. O(log² len) for each of at most 17 numbers.
 ///
 /// `deadline` is that of the request at an index of the queue of `len`.
 pub fn look_ahead(
