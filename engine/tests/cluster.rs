@@ -172,8 +172,13 @@ fn the_example_serves_by_one_command_and_ends_at_ctrl_c() {
     // It takes the next port as well, and two that are ten further.
     let http = free_ports::<12>()[0];
     let log = File::create(folder.path().join("log")).unwrap();
-    let mut example = Command::new("sh");
-    example.arg(examples.join("cluster/run")).arg(env!("CARGO_BIN_EXE_symphony")).arg(folder.path());
+    // Where tests run behind a script, Ctrl-C is ignored, and a shell can't undo that.
+    let mut example = Command::new("env");
+    example
+        .args(["--default-signal=INT", "sh"])
+        .arg(examples.join("cluster/run"))
+        .arg(env!("CARGO_BIN_EXE_symphony"))
+        .arg(folder.path());
     let mut example = example.arg(http.to_string()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
     let sample = std::fs::read_to_string(examples.join("quickstart/samples/shapes.json")).unwrap();
     let ask = |port: u16| {

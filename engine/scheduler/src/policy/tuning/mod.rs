@@ -16,6 +16,7 @@ use crate::deferral::Deferral;
 use crate::drop_rule::DropRule;
 use crate::profile::Profile;
 use crate::rule_setting::{Prefer, RuleSetting};
+use crate::sim::goodput::ALLOWED_BAD_RATE;
 use crate::workload::Workload;
 use alloc::borrow::Cow;
 use alloc::collections::VecDeque;
@@ -72,6 +73,10 @@ const COLLAPSED: (f64, f64) = (0.2, 1.5);
 
 /// The share of the cost that is left where a setting is changed for its cost alone.
 const CHEAPER: f64 = 0.97;
+
+/// The share of the GPU time of the best setting for which another one may lose more, up to what a
+/// goodput allows: the default is to take at most 1.25 times that of the rule that takes least.
+const FRUGAL: f64 = 0.8;
 
 /// The part of the load that is left at most where requests follow answers, and a setting has them
 /// wait: bursts change it by less, mostly.
@@ -371,16 +376,22 @@ impl Tuner {
     }
 
     /// Returns the setting to go on with: of those under which as few are bad as under the best,
-    /// but for noise, the one that costs least; the current one, unless that gains something.
+    /// but for noise, the one that costs least; one that takes far less GPU time, if it loses no
+    /// more than a goodput allows; the current one, unless that gains something.
     fn best(&self, prefer: Prefer) -> RuleSetting {
         let least = self.contenders.iter().map(Contender::badness).fold(f64::INFINITY, f64::min);
-        let as_good = self.contenders.iter().filter(|one| !one.rests && one.badness() <= least + SAME);
-        let best = as_good.min_by(|a, b| a.cost(prefer).total_cmp(&b.cost(prefer)));
+        let cheapest = |worst: f64| {
+            let as_good = self.contenders.iter().filter(|one| !one.rests && one.badness() <= worst);
+            as_good.min_by(|a, b| a.cost(prefer).total_cmp(&b.cost(prefer)))
+        };
         let current = self.contenders.iter().find(|one| one.setting == self.current);
-        let (Some(best), Some(current)) = (best, current) else { return self.current };
+        let (Some(best), Some(current)) = (cheapest(least + SAME), current) else { return self.current };
+        let enough = cheapest(ALLOWED_BAD_RATE).filter(|_| prefer == Prefer::Efficiency);
+        let frugal = enough.filter(|one| one.cost(prefer) < FRUGAL * best.cost(prefer));
+        let best = frugal.unwrap_or(best);
         let gain = current.badness() - best.badness();
         let saves = gain > SAME / 2.0 && best.surely_saves(current) >= GAIN;
-        let is_safe = gain >= 0.0 || best.badness() <= HEADROOM;
+        let is_safe = gain >= 0.0 || best.badness() <= HEADROOM || frugal.is_some();
         let is_cheaper = best.cost(prefer) < CHEAPER * current.cost(prefer);
         if saves || (is_safe && is_cheaper) { best.setting } else { self.current }
     }
@@ -389,6 +400,7 @@ impl Tuner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::tuning::replay::{ReplayOutcome, ReplayTally};
     use crate::policy::{self, Policy};
     use crate::workload::WorkloadModel;
     use symphony_transport::message::ModelId;
@@ -480,6 +492,33 @@ mod tests {
             rested.iter().any(|&times| times > 3) && rested.iter().all(|&times| times < 11),
             "{rested:?}"
         );
+    }
+
+    #[test]
+    fn far_less_gpu_time_is_worth_what_a_goodput_allows() {
+        let tried = |setting, bad: [f64; 2], busy_s| {
+            let mut contender = Contender::all(setting, &[]).next().unwrap();
+            contender.find(1.0, |_, stress| ReplayOutcome {
+                models: vec![ReplayTally { offered: 10_000.0, bad: bad[stress] }],
+                busy_s,
+                latency_s: 1.0 / busy_s,
+                ..Default::default()
+            });
+            contender
+        };
+        let [starts_early, waits] = [0.0, 3.0].map(|patience| RuleSetting { patience, ..Default::default() });
+        let mut tuner = tuner();
+        let mut best = |bad: f64, busy_s, prefer| {
+            let compared = [tried(starts_early, [0.0, 5.0], 1.0), tried(waits, [bad, 2.0 * bad], busy_s)];
+            tuner.contenders = compared.into();
+            tuner.current = starts_early;
+            tuner.best(prefer)
+        };
+        assert_eq!(best(30.0, 0.79, Prefer::Efficiency), waits, "0.3 % and 0.6 % under stress");
+        assert_eq!(best(30.0, 0.81, Prefer::Efficiency), starts_early, "not for a fifth less");
+        assert_eq!(best(40.0, 0.50, Prefer::Efficiency), starts_early, "over 1 % with that under stress");
+        assert_eq!(best(30.0, 2.00, Prefer::Latency), starts_early, "only GPU time is worth it");
+        assert_eq!(best(0.0, 0.81, Prefer::Efficiency), waits, "it loses nothing");
     }
 
     #[test]
