@@ -16,7 +16,7 @@
 //! queueing: GPUs that are never idle and never needed by two at once, so it can't be reached.
 
 use std::collections::VecDeque;
-use symphony_scheduler::sim::arrivals::{ArrivalError, Arrivals, stream_seed};
+use symphony_scheduler::sim::arrivals::{ArrivalError, Arrivals};
 use symphony_scheduler::sim::goodput::ALLOWED_BAD_RATE;
 use symphony_scheduler::workload::{Network, Workload, WorkloadModel};
 use symphony_transport::Nanos;
@@ -37,10 +37,7 @@ pub fn passes(workload: &Workload) -> Result<Option<f64>, ArrivalError> {
     let end = workload.warmup + workload.duration;
     let (mut needed, mut offered) = (0.0, 0);
     for (index, model) in workload.models.iter().enumerate() {
-        let seed = stream_seed(workload.seed, index as u64);
-        let arrivals: Vec<Nanos> = Arrivals::new(&model.arrival, workload.rate_rps * model.share, seed)?
-            .take_while(|&at| at < end)
-            .collect();
+        let arrivals: Vec<Nanos> = Arrivals::of(workload, index)?.take_while(|&at| at < end).collect();
         let before = arrivals.partition_point(|&at| at < workload.warmup);
         let mut seconds = least_seconds(&arrivals, model, &workload.network).split_off(before);
         seconds.sort_by(f64::total_cmp);
@@ -156,8 +153,7 @@ mod tests {
                 .iter()
                 .enumerate()
                 .flat_map(|(index, model)| {
-                    let seed = stream_seed(workload.seed, index as u64);
-                    let arrivals = Arrivals::new(&model.arrival, rate * model.share, seed).unwrap();
+                    let arrivals = Arrivals::of(&workload, index).unwrap();
                     let end = workload.warmup + workload.duration;
                     let arrivals: Vec<Nanos> = arrivals.take_while(|&at| at < end).collect();
                     let mut seconds = least_seconds(&arrivals, model, &workload.network);

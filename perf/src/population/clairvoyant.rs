@@ -20,7 +20,7 @@
 //! again.
 
 use symphony_scheduler::profile::Profile;
-use symphony_scheduler::sim::arrivals::{ArrivalError, Arrivals, stream_seed};
+use symphony_scheduler::sim::arrivals::{ArrivalError, Arrivals};
 use symphony_scheduler::sim::goodput::ALLOWED_BAD_RATE;
 use symphony_scheduler::workload::{Network, Workload};
 use symphony_transport::Nanos;
@@ -40,12 +40,9 @@ pub fn applies_to(workload: &Workload) -> bool {
 /// Errors: an arrival process that can't be sampled.
 pub fn passes(workload: &Workload) -> Result<Option<f64>, ArrivalError> {
     let model = &workload.models[0];
-    let seed = stream_seed(workload.seed, 0);
     let end = workload.warmup + workload.duration;
-    let arrivals: Vec<Nanos> = Arrivals::new(&model.arrival, workload.rate_rps * model.share, seed)?
-        .take_while(|&at| at < end)
-        .filter(|&at| at >= workload.warmup)
-        .collect();
+    let arrivals: Vec<Nanos> =
+        Arrivals::of(workload, 0)?.take_while(|&at| at < end).filter(|&at| at >= workload.warmup).collect();
     let allowed = (arrivals.len() as f64 * ALLOWED_BAD_RATE) as usize;
     let offered = arrivals.len() as f64 / workload.duration.as_secs_f64();
     Ok(can_serve(&arrivals, &model.profile, model.slo, allowed).then_some(offered))

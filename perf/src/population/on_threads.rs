@@ -15,7 +15,7 @@ use std::fmt::Write;
 use symphony::config::parse_config;
 use symphony::runtime::frontend::{Ask, Frontend, Outcome};
 use symphony::runtime::{Engine, no_progress};
-use symphony_scheduler::sim::arrivals::{Arrivals, stream_seed};
+use symphony_scheduler::sim::arrivals::Arrivals;
 use symphony_scheduler::sim::goodput::ALLOWED_BAD_RATE;
 use symphony_scheduler::sim::grid::highest;
 use symphony_scheduler::workload::{Network, Workload};
@@ -123,10 +123,8 @@ fn run(workload: &Workload, rule: &Rule) -> Result<ThreadsRun, String> {
 fn send_and_count(workload: &Workload, frontend: &mut Frontend) -> Result<(Vec<AskedAndBad>, Nanos), String> {
     let mut streams = Vec::new();
     let mut next = BinaryHeap::new();
-    for (index, model) in workload.models.iter().enumerate() {
-        let seed = stream_seed(workload.seed, index as u64);
-        let stream = Arrivals::new(&model.arrival, workload.rate_rps * model.share, seed);
-        let mut stream = stream.map_err(|error| error.to_string())?;
+    for index in 0..workload.models.len() {
+        let mut stream = Arrivals::of(workload, index).map_err(|error| error.to_string())?;
         next.extend(stream.next().map(|at| Reverse((at, index))));
         streams.push(stream);
     }

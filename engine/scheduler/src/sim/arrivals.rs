@@ -5,7 +5,7 @@
 use super::minutes::Minutes;
 use crate::gaps::{DrawnGaps, Law};
 use crate::load_phases::LoadPhases;
-use crate::workload::Arrival;
+use crate::workload::{Arrival, Workload};
 use alloc::sync::Arc;
 use rand::{RngExt, SeedableRng};
 use rand_distr::Gamma;
@@ -63,6 +63,18 @@ pub enum ArrivalError {
 }
 
 impl Arrivals {
+    /// Returns the stream of a workload's model, or of one of its queries, which are counted on
+    /// from the models.
+    ///
+    /// Errors: those of [`Arrivals::new`].
+    pub fn of(workload: &Workload, index: usize) -> Result<Arrivals, ArrivalError> {
+        let (arrival, share) = match index.checked_sub(workload.models.len()) {
+            None => (&workload.models[index].arrival, workload.models[index].share),
+            Some(query) => (&workload.queries[query].arrival, workload.queries[query].share),
+        };
+        Arrivals::new(arrival, workload.rate_rps * share, stream_seed(workload.seed, index as u64))
+    }
+
     /// Returns the stream of `arrival` at `rate_rps` requests a second on average. The same
     /// arguments give the same stream; give each stream of a run its own seed, by [`stream_seed`].
     /// A rate of zero (or less) is a stream without arrivals. A trace and counts per minute have

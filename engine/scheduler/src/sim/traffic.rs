@@ -1,7 +1,7 @@
 //! The requests and queries of a workload in the order of their arrival: the streams of
 //! [`super::arrivals`] of all its models and queries, merged.
 
-use super::arrivals::{ArrivalError, Arrivals, stream_seed};
+use super::arrivals::{ArrivalError, Arrivals};
 use crate::rank::min_tree::MinTree;
 use crate::workload::{Workload, WorkloadModel};
 use alloc::vec::Vec;
@@ -16,18 +16,6 @@ pub(super) enum Arriving {
     Query(usize, Nanos),
 }
 
-/// Returns the arrivals of a workload's model, or of one of its queries, which are counted on from
-/// the models.
-///
-/// Errors: those of [`Arrivals::new`].
-pub(super) fn stream(workload: &Workload, index: usize) -> Result<Arrivals, ArrivalError> {
-    let (arrival, share) = match index.checked_sub(workload.models.len()) {
-        None => (&workload.models[index].arrival, workload.models[index].share),
-        Some(query) => (&workload.queries[query].arrival, workload.queries[query].share),
-    };
-    Arrivals::new(arrival, workload.rate_rps * share, stream_seed(workload.seed, index as u64))
-}
-
 /// The requests of all models, and the queries, that have not arrived yet.
 pub(super) struct Traffic {
     streams: Vec<Arrivals>,
@@ -40,7 +28,7 @@ pub(super) struct Traffic {
 impl Traffic {
     /// Starts the streams of a workload.
     ///
-    /// Errors: those of [`stream`].
+    /// Errors: those of [`Arrivals::new`].
     pub(super) fn new(workload: &Workload) -> Result<Traffic, ArrivalError> {
         let streams = workload.models.len() + workload.queries.len();
         let mut traffic = Traffic {
@@ -50,7 +38,7 @@ impl Traffic {
             next_id: 0,
         };
         for index in 0..streams {
-            traffic.streams.push(stream(workload, index)?);
+            traffic.streams.push(Arrivals::of(workload, index)?);
             traffic.advance(index);
         }
         Ok(traffic)
