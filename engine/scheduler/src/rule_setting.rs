@@ -97,10 +97,11 @@ impl FromStr for RuleSetting {
     }
 }
 
-/// What is preferred among settings under which as many requests are in time.
+/// What is preferred among settings under which as many requests are in time, but for noise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Prefer {
-    /// The least GPU time.
+    /// The least GPU time; if that is far less, also where more are lost, as far as a goodput
+    /// allows.
     #[default]
     Efficiency,
     /// The least latency.

@@ -53,15 +53,13 @@ pub fn applies_to(workload: &Workload) -> bool {
 /// Errors: an arrival process that can't be sampled.
 pub fn passes(workload: &Workload) -> Result<Option<f64>, ArrivalError> {
     let model = &workload.models[0];
-    let stream = |seed| {
-        let rate = workload.rate_rps * model.share;
-        Arrivals::new(&model.arrival, rate, stream_seed(workload.seed, seed))
-    };
     let end = workload.warmup + workload.duration;
-    let arrivals: Vec<Nanos> = stream(0)?.take_while(|&at| at < end).collect();
+    let arrivals: Vec<Nanos> = Arrivals::of(workload, 0)?.take_while(|&at| at < end).collect();
     let from = arrivals.partition_point(|&at| at < workload.warmup);
     let counted = arrivals.len() - from;
-    let futures = MadeUpArrivals::new(stream(1)?, stream_seed(workload.seed, 2));
+    let rate = workload.rate_rps * model.share;
+    let future = Arrivals::new(&model.arrival, rate, stream_seed(workload.seed, 1))?;
+    let futures = MadeUpArrivals::new(future, stream_seed(workload.seed, 2));
     let lost = serve(&arrivals, workload.warmup, RolloutTerms::of(model), futures);
     let offered = counted as f64 / workload.duration.as_secs_f64();
     Ok((lost as f64 <= ALLOWED_BAD_RATE * counted as f64).then_some(offered))

@@ -50,7 +50,7 @@ struct CommandLine {
     #[arg(long, value_name = "ON", value_parser = ["on", "off"])]
     tuning: Option<String>,
     /// What is tuned for, among settings that serve as many in time: efficiency (the least GPU
-    /// time; default) or latency
+    /// time, a fifth less also where more are lost, up to 1 %; default) or latency
     #[arg(long, value_name = "WHAT", value_parser = prefer)]
     prefer: Option<Prefer>,
     /// Frontends that route requests independently of each other, for policy nexus (default 1)

@@ -286,16 +286,23 @@ mod tests {
     use crate::profile::Profile;
     use crate::workload::WorkloadModel;
 
-    /// What is found where so many of 10,000 requests are bad without and with stress.
+    impl Contender {
+        /// A setting under which so many of 10,000 requests are bad without and with stress, and
+        /// GPUs are busy for so long: the longer, the less their latency.
+        pub(in super::super) fn tried(setting: RuleSetting, bad: [f64; 2], busy_s: f64) -> Contender {
+            let mut contender = Contender::all(setting, &[]).next().unwrap();
+            contender.find(1.0, |_, stress| ReplayOutcome {
+                models: vec![ReplayTally { offered: 10_000.0, bad: bad[stress] }],
+                busy_s,
+                latency_s: 1.0 / busy_s,
+                ..Default::default()
+            });
+            contender
+        }
+    }
+
     fn found(bad: [f64; 2]) -> Contender {
-        let mut contender = Contender::all(RuleSetting::default(), &[]).next().unwrap();
-        contender.find(1.0, |_, stress| ReplayOutcome {
-            models: vec![ReplayTally { offered: 10_000.0, bad: bad[stress] }],
-            busy_s: 1.0,
-            latency_s: 1.0,
-            ..Default::default()
-        });
-        contender
+        Contender::tried(RuleSetting::default(), bad, 1.0)
     }
 
     #[test]

@@ -386,8 +386,8 @@ impl Tuner {
         };
         let current = self.contenders.iter().find(|one| one.setting == self.current);
         let (Some(best), Some(current)) = (cheapest(least + SAME), current) else { return self.current };
-        let enough = cheapest(ALLOWED_BAD_RATE).filter(|_| prefer == Prefer::Efficiency);
-        let frugal = enough.filter(|one| one.cost(prefer) < FRUGAL * best.cost(prefer));
+        let frugal = cheapest(ALLOWED_BAD_RATE)
+            .filter(|one| prefer == Prefer::Efficiency && one.cost(prefer) < FRUGAL * best.cost(prefer));
         let best = frugal.unwrap_or(best);
         let gain = current.badness() - best.badness();
         let saves = gain > SAME / 2.0 && best.surely_saves(current) >= GAIN;
@@ -400,7 +400,6 @@ impl Tuner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::tuning::replay::{ReplayOutcome, ReplayTally};
     use crate::policy::{self, Policy};
     use crate::workload::WorkloadModel;
     use symphony_transport::message::ModelId;
@@ -496,26 +495,16 @@ mod tests {
 
     #[test]
     fn far_less_gpu_time_is_worth_what_a_goodput_allows() {
-        let tried = |setting, bad: [f64; 2], busy_s| {
-            let mut contender = Contender::all(setting, &[]).next().unwrap();
-            contender.find(1.0, |_, stress| ReplayOutcome {
-                models: vec![ReplayTally { offered: 10_000.0, bad: bad[stress] }],
-                busy_s,
-                latency_s: 1.0 / busy_s,
-                ..Default::default()
-            });
-            contender
-        };
         let [starts_early, waits] = [0.0, 3.0].map(|patience| RuleSetting { patience, ..Default::default() });
         let mut tuner = tuner();
         let mut best = |bad: f64, busy_s, prefer| {
-            let compared = [tried(starts_early, [0.0, 5.0], 1.0), tried(waits, [bad, 2.0 * bad], busy_s)];
-            tuner.contenders = compared.into();
+            let early = Contender::tried(starts_early, [0.0, 5.0], 1.0);
+            tuner.contenders = vec![early, Contender::tried(waits, [bad, 2.0 * bad], busy_s)];
             tuner.current = starts_early;
             tuner.best(prefer)
         };
         assert_eq!(best(30.0, 0.79, Prefer::Efficiency), waits, "0.3 % and 0.6 % under stress");
-        assert_eq!(best(30.0, 0.81, Prefer::Efficiency), starts_early, "not for a fifth less");
+        assert_eq!(best(30.0, 0.81, Prefer::Efficiency), starts_early, "not for less than a fifth");
         assert_eq!(best(40.0, 0.50, Prefer::Efficiency), starts_early, "over 1 % with that under stress");
         assert_eq!(best(30.0, 2.00, Prefer::Latency), starts_early, "only GPU time is worth it");
         assert_eq!(best(0.0, 0.81, Prefer::Efficiency), waits, "it loses nothing");
