@@ -521,8 +521,11 @@ impl ModelQueue {
     #[cold]
     #[inline(never)]
     fn samples_ended(&mut self, samples: u64) {
-        self.recent.samples_ended(samples, self.rate.rate(), &self.terms);
-        self.read_rate();
+        let (rate_rps, overloaded) = (self.rate.rate(), self.recent.overloaded);
+        self.recent.samples_ended(samples, rate_rps, &self.terms);
+        if rate_rps != self.rate_rps || self.recent.overloaded != overloaded {
+            self.read_rate();
+        }
     }
 
     /// What follows from the rate, the setting and what was lost, alone.

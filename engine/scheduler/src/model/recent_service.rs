@@ -55,11 +55,14 @@ impl RecentService {
             self.lost -= self.lost.div_ceil(RATE_SAMPLES as u32);
             self.gpu_time.0 -= self.gpu_time.0.div_ceil(RATE_SAMPLES as u64);
         }
+        (self.overloaded, self.precedence) = (false, 0);
+        if self.lost == 0 {
+            return;
+        }
         let window_s = RATE_SAMPLE.as_secs_f64() * RATE_SAMPLES as f64;
         let lost = f64::from(self.lost) / f64::from(ONE_LOST);
         let beyond = lost - OVERLOAD * rate_rps * window_s;
         self.overloaded = beyond > 0.0;
-        self.precedence = 0;
         if self.overloaded && terms.drop.gives_precedence() {
             let share = (beyond / (rate_rps * window_s).max(1.0)).min(1.0);
             let own = (self.gpu_time.as_secs_f64() / (window_s * terms.gpus as f64)).min(1.0);
