@@ -135,8 +135,13 @@ impl Contender {
     /// Returns how bad the setting is: the worst model's bad rate, and that under stress as far as
     /// it says something.
     pub(super) fn badness(&self) -> f64 {
-        let [now, stressed] = self.found.each_ref().map(|found| found.worst_bad_rate(DRAWN_BY));
-        now + stressed.min(STRESSED) + BEYOND * stressed + self.handicap / self.offered().max(1.0)
+        let stressed = self.found[1].worst_bad_rate(DRAWN_BY);
+        self.loss_now() + stressed.min(STRESSED) + BEYOND * stressed
+    }
+
+    /// Returns the worst model's bad rate without stress, and what the setting is charged with.
+    pub(super) fn loss_now(&self) -> f64 {
+        self.found[0].worst_bad_rate(DRAWN_BY) + self.handicap / self.offered().max(1.0)
     }
 
     /// Returns the number of bad requests that this setting saves of those under `other`, charges
@@ -287,15 +292,15 @@ mod tests {
     use crate::workload::WorkloadModel;
 
     impl Contender {
-        /// A setting under which so many of 10,000 requests are bad without and with stress, and
-        /// GPUs are busy for so long: the longer, the less their latency.
+        /// A setting under which so many of 10,000 requests, evenly, are bad without and with
+        /// stress, and GPUs are busy for so long: the longer, the less their latency.
         pub(in super::super) fn tried(setting: RuleSetting, bad: [f64; 2], busy_s: f64) -> Contender {
             let mut contender = Contender::all(setting, &[]).next().unwrap();
             contender.find(1.0, |_, stress| ReplayOutcome {
                 models: vec![ReplayTally { offered: 10_000.0, bad: bad[stress] }],
                 busy_s,
                 latency_s: 1.0 / busy_s,
-                ..Default::default()
+                bad_in: [bad[stress] / SLICES as f64; SLICES],
             });
             contender
         }

@@ -78,6 +78,10 @@ const CHEAPER: f64 = 0.97;
 /// goodput allows: the default is to take at most 1.25 times that of the rule that takes least.
 const FRUGAL: f64 = 0.8;
 
+/// What that one may lose now, with its handicap, whatever it would lose under stress. What it
+/// loses once the load rises brings an early look.
+const FRUGAL_LOSS: f64 = 0.5 * ALLOWED_BAD_RATE;
+
 /// The part of the load that is left at most where requests follow answers, and a setting has them
 /// wait: bursts change it by less, mostly.
 const FELL: f64 = 0.5;
@@ -344,12 +348,15 @@ impl Tuner {
         };
         let under_stress = STRESS.map(|stress| came.faster(stress));
         // A setting that surely loses more than the best one is not tried again until what is known
-        // of that has faded: it counts as if it had done now as the best one does. That says
-        // nothing where the best one has lost little before and now loses far more.
+        // of that has faded, unless it may be taken for the GPU time that it saves: it counts as if
+        // it had done now as the best one does. That says nothing where the best one has lost
+        // little before and now loses far more.
         let least = self.contenders.iter().min_by(|a, b| a.badness().total_cmp(&b.badness()));
         let Some(best) = least.cloned() else { return };
         for one in &mut self.contenders {
-            one.rests = one.setting != self.current && best.found_to_save(one) > RESTS;
+            one.rests = one.setting != self.current
+                && best.found_to_save(one) > RESTS
+                && !is_frugal(one, &best, self.prefer);
         }
         let replayed = |one: &mut Contender| {
             one.find(KEPT, |setting, stress| {
@@ -376,18 +383,18 @@ impl Tuner {
     }
 
     /// Returns the setting to go on with: of those under which as few are bad as under the best,
-    /// but for noise, the one that costs least; one that takes far less GPU time, if it loses no
-    /// more than a goodput allows; the current one, unless that gains something.
+    /// but for noise, the one that costs least; of those that take far less GPU time and lose no
+    /// more than a goodput allows, likewise; the current one, unless that gains something.
     fn best(&self, prefer: Prefer) -> RuleSetting {
         let least = self.contenders.iter().map(Contender::badness).fold(f64::INFINITY, f64::min);
-        let cheapest = |worst: f64| {
-            let as_good = self.contenders.iter().filter(|one| !one.rests && one.badness() <= worst);
-            as_good.min_by(|a, b| a.cost(prefer).total_cmp(&b.cost(prefer)))
+        let cheapest = |may_be: &dyn Fn(&Contender) -> bool| {
+            let tried = self.contenders.iter().filter(|one| !one.rests && may_be(one));
+            tried.min_by(|a, b| a.cost(prefer).total_cmp(&b.cost(prefer)))
         };
+        let best = cheapest(&|one| one.badness() <= least + SAME);
         let current = self.contenders.iter().find(|one| one.setting == self.current);
-        let (Some(best), Some(current)) = (cheapest(least + SAME), current) else { return self.current };
-        let frugal = cheapest(ALLOWED_BAD_RATE)
-            .filter(|one| prefer == Prefer::Efficiency && one.cost(prefer) < FRUGAL * best.cost(prefer));
+        let (Some(best), Some(current)) = (best, current) else { return self.current };
+        let frugal = cheapest(&|one| is_frugal(one, best, prefer));
         let best = frugal.unwrap_or(best);
         let gain = current.badness() - best.badness();
         let saves = gain > SAME / 2.0 && best.surely_saves(current) >= GAIN;
@@ -395,6 +402,13 @@ impl Tuner {
         let is_cheaper = best.cost(prefer) < CHEAPER * current.cost(prefer);
         if saves || (is_safe && is_cheaper) { best.setting } else { self.current }
     }
+}
+
+/// Returns true if a setting may be taken in place of the best one for the GPU time that it saves.
+fn is_frugal(one: &Contender, best: &Contender, prefer: Prefer) -> bool {
+    prefer == Prefer::Efficiency
+        && one.cost(prefer) < FRUGAL * best.cost(prefer)
+        && (one.badness() <= ALLOWED_BAD_RATE || one.loss_now() <= FRUGAL_LOSS)
 }
 
 #[cfg(test)]
@@ -497,17 +511,36 @@ mod tests {
     fn far_less_gpu_time_is_worth_what_a_goodput_allows() {
         let [starts_early, waits] = [0.0, 3.0].map(|patience| RuleSetting { patience, ..Default::default() });
         let mut tuner = tuner();
-        let mut best = |bad: f64, busy_s, prefer| {
+        let mut best = |bad, busy_s, prefer| {
             let early = Contender::tried(starts_early, [0.0, 5.0], 1.0);
-            tuner.contenders = vec![early, Contender::tried(waits, [bad, 2.0 * bad], busy_s)];
+            tuner.contenders = vec![early, Contender::tried(waits, bad, busy_s)];
             tuner.current = starts_early;
             tuner.best(prefer)
         };
-        assert_eq!(best(30.0, 0.79, Prefer::Efficiency), waits, "0.3 % and 0.6 % under stress");
-        assert_eq!(best(30.0, 0.81, Prefer::Efficiency), starts_early, "not for less than a fifth");
-        assert_eq!(best(40.0, 0.50, Prefer::Efficiency), starts_early, "over 1 % with that under stress");
-        assert_eq!(best(30.0, 2.00, Prefer::Latency), starts_early, "only GPU time is worth it");
-        assert_eq!(best(0.0, 0.81, Prefer::Efficiency), waits, "it loses nothing");
+        assert_eq!(best([60.0, 30.0], 0.79, Prefer::Efficiency), waits, "0.9 % with that under stress");
+        assert_eq!(best([60.0, 30.0], 0.81, Prefer::Efficiency), starts_early, "not for less than a fifth");
+        assert_eq!(best([60.0, 50.0], 0.50, Prefer::Efficiency), starts_early, "over 1 % with that");
+        assert_eq!(best([45.0, 900.0], 0.79, Prefer::Efficiency), waits, "whatever is lost under stress");
+        assert_eq!(best([45.0, 90.0], 2.00, Prefer::Latency), starts_early, "only GPU time is worth it");
+        assert_eq!(best([0.0, 0.0], 0.81, Prefer::Efficiency), waits, "it loses nothing");
+    }
+
+    #[test]
+    fn what_may_be_taken_for_its_gpu_time_does_not_rest() {
+        let mut tuner = tuner();
+        let [best, other] = [0, 1].map(|at| tuner.charged[at].0);
+        let mut rests = |bad, busy_s, prefer| {
+            tuner.prefer = prefer;
+            tuner.current = best;
+            tuner.contenders =
+                vec![Contender::tried(best, [0.0, 5.0], 1.0), Contender::tried(other, bad, busy_s)];
+            charged_after(&mut tuner, 400, 100.0);
+            tuner.contenders[1].rests
+        };
+        assert!(rests([45.0, 900.0], 0.81, Prefer::Efficiency));
+        assert!(!rests([45.0, 900.0], 0.79, Prefer::Efficiency));
+        assert!(rests([60.0, 900.0], 0.79, Prefer::Efficiency));
+        assert!(rests([45.0, 900.0], 0.79, Prefer::Latency));
     }
 
     #[test]
