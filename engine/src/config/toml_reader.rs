@@ -30,7 +30,8 @@ pub(super) fn read_text<T>(
     text: &str,
     walk: impl FnOnce(&TomlTable<'_>) -> Option<T>,
 ) -> Result<T, Diagnostics> {
-    let source = TomlFile { path, text, diagnostics: RefCell::default() };
+    let line_ends = text.bytes().enumerate().filter(|&(_, byte)| byte == b'\n').map(|(at, _)| at);
+    let source = TomlFile { path, text, line_ends: line_ends.collect(), diagnostics: RefCell::default() };
     let value = source.parse().and_then(|root| {
         let root = TomlTable::new(&source, root.get_ref(), String::new(), 0..0);
         let value = walk(&root);
@@ -76,6 +77,8 @@ fn load(path: &Path) -> Result<String, Diagnostic> {
 struct TomlFile<'d> {
     path: &'d Path,
     text: &'d str,
+    /// Where the text has its line feeds: a file may have locations by the ten thousand.
+    line_ends: Vec<usize>,
     diagnostics: RefCell<Vec<Diagnostic>>,
 }
 
@@ -98,8 +101,7 @@ impl<'d> TomlFile<'d> {
     }
 
     fn line(&self, offset: usize) -> usize {
-        let before = &self.text.as_bytes()[..offset.min(self.text.len())];
-        1 + before.iter().filter(|&&b| b == b'\n').count()
+        1 + self.line_ends.partition_point(|&end| end < offset)
     }
 
     fn report(&self, span: &Range<usize>, field: &str, wrong: String, right: String) {

@@ -20,8 +20,11 @@ pub(crate) fn build_beside(own: &str, tests: &[&str]) -> PathBuf {
         build.env_remove(name);
     });
     // A test of a binary has it built, and with the same features as the caller: those of all tests
-    // of the workspace.
+    // of the workspace. With others, all that depends on them would be compiled again.
     build.args(["test", "--quiet", "--workspace", "--no-run"]);
+    if symphony_transport::rdma::IS_BUILT {
+        build.args(["--features", "rdma"]);
+    }
     build.args(tests.iter().flat_map(|test| ["--test", test]));
     build.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
     if folder.ends_with("release") {

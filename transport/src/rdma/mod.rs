@@ -63,3 +63,6 @@ pub use exported_slots::{ExportedSlots, RemoteSlot};
 pub use landing::LandingLeases;
 #[cfg(feature = "rdma")]
 pub use region::RegisteredSlab;
+
+/// True if this crate was built with the feature `rdma`.
+pub const IS_BUILT: bool = cfg!(feature = "rdma");

@@ -263,7 +263,7 @@ impl Tuner {
     pub fn early_look(&self, came: u64, lost: &[u64]) -> Option<Nanos> {
         let present = self.contenders.iter().find(|one| one.setting == self.current)?;
         let found = present.found_now()?;
-        let is_far_more = |lost: u64, came: f64, expected: f64| {
+        let exceeds = |lost: u64, came: f64, expected: f64| {
             lost >= LOST.0 && lost as f64 > (LOST.1 + LOST.2 * expected) * came
         };
         let (all, came) = (lost.iter().sum(), came as f64);
@@ -271,8 +271,8 @@ impl Tuner {
         let share = came / found.offered();
         let of_models = lost.iter().zip(&found.models).zip(found.bad_rates(DRAWN_BY));
         let mut of_models =
-            of_models.map(|((&lost, model), expected)| is_far_more(lost, share * model.offered, expected));
-        let is_far_more = came > 0.0 && (is_far_more(all, came, found.bad_rate()) || of_models.any(|is| is));
+            of_models.map(|((&lost, model), expected)| exceeds(lost, share * model.offered, expected));
+        let is_far_more = came > 0.0 && (exceeds(all, came, found.bad_rate()) || of_models.any(|is| is));
         let has_collapsed = all as f64 > COLLAPSED.0 * came;
         let twice = if has_collapsed { self.early_after + self.early_after } else { Nanos::ZERO };
         is_far_more.then(|| self.earliest_look().max(self.last_look + twice.min(self.pause)))
