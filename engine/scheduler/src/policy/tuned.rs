@@ -30,10 +30,9 @@ impl Tuned {
     fn act(&mut self, out: &mut dyn Decisions, act: impl FnOnce(&mut Deferred, &mut dyn Decisions)) {
         let mut counted = LossCount { out, tuner: &self.tuner, lost: &mut self.lost, has_lost: false };
         act(&mut self.deferred, &mut counted);
-        if counted.has_lost
-            && let Some(early) = self.tuner.early_look(self.came, &self.lost)
-        {
-            self.look_at = early.min(self.look_at);
+        if counted.has_lost {
+            let early = self.tuner.early_look(self.came, &self.lost);
+            self.look_at = early.unwrap_or_else(|| self.tuner.next_look());
         }
     }
 }
@@ -97,5 +96,72 @@ impl Decisions for LossCount<'_> {
             self.has_lost = true;
         }
         self.out.end(request, ending, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drop_rule::DropRule;
+    use crate::policy::{self, Policy};
+    use crate::profile::Profile;
+    use crate::rule_setting::{Prefer, RuleSetting};
+    use crate::workload::{Workload, WorkloadModel};
+
+    struct Ignored;
+
+    impl Decisions for Ignored {
+        fn run(&mut self, _: BatchHeader, _: (&[Request], &[Request])) {}
+        fn run_preemptible(&mut self, _: BatchHeader, _: (&[Request], &[Request])) {}
+        fn preempt(&mut self, _: GpuId, _: &mut Vec<Request>) -> bool {
+            false
+        }
+        fn end(&mut self, _: &Request, _: Ending, _: Nanos) {}
+    }
+
+    /// Has requests come, a thousand a second until `until`, of which none reach the queues.
+    fn live_on(tuned: &mut Tuned, now: &mut Nanos, until: Nanos) {
+        while *now < until {
+            *now += Nanos::from_millis(1);
+            let deadline = *now + Nanos::from_millis(25);
+            tuned.tuner.note(&Request { arrival: *now, deadline, ..Request::default() });
+            tuned.came += 1;
+            tuned.look_at = tuned.look_at.min(tuned.tuner.next_look());
+            tuned.on_timer(*now, &mut Ignored);
+        }
+    }
+
+    fn lose(tuned: &mut Tuned, count: usize, now: Nanos) {
+        tuned.act(&mut Ignored, |_, out| {
+            (0..count).for_each(|_| out.end(&Request::default(), Ending::DroppedInQueue, now));
+        });
+    }
+
+    #[test]
+    fn an_early_look_is_put_off_once_the_pool_has_collapsed() {
+        let profile = Profile::linear(Nanos::from_millis(1), Nanos::from_millis(5), 18).unwrap();
+        let models = vec![WorkloadModel::new("m", profile, Nanos::from_millis(25))];
+        let workload = Workload::of_models(8, 1_000.0, models);
+        let deferral = policy::by_name("symphony").and_then(Policy::deferral).unwrap();
+        let setting = RuleSetting::default();
+        let deferred = Deferred::new(&workload, DropRule::Exchange, deferral, setting);
+        let tuner = Tuner::new(&workload, DropRule::Exchange, deferral, setting, Prefer::Efficiency);
+        let (mut tuned, mut now) = (Tuned::new(deferred, tuner, 1), Nanos::ZERO);
+        live_on(&mut tuned, &mut now, Nanos::from_millis(4_200));
+        // A look that is early, and what follows it.
+        lose(&mut tuned, 400, now);
+        let early = tuned.look_at;
+        live_on(&mut tuned, &mut now, early);
+        let last = tuned.tuner.last_look();
+        assert_eq!(last, now, "it was looked at early");
+        let earliest = tuned.tuner.earliest_look();
+        live_on(&mut tuned, &mut now, last + Nanos::from_millis(500));
+        lose(&mut tuned, 60, now);
+        assert_eq!(tuned.look_at, earliest, "an eighth is lost");
+        lose(&mut tuned, 60, now);
+        assert!(tuned.look_at > earliest, "a quarter is lost");
+        live_on(&mut tuned, &mut now, last + Nanos::from_millis(650));
+        lose(&mut tuned, 1, now);
+        assert_eq!(tuned.look_at, earliest, "less than a fifth is lost");
     }
 }

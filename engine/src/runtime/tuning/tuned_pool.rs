@@ -174,14 +174,19 @@ impl TunedPool {
         let since: Vec<u64> =
             self.lost.iter().zip(&self.lost_before).map(|(now, before)| now - before).collect();
         let came = self.rate_rps * (now - self.began - self.tuner.last_look()).as_secs_f64();
-        let Some(from) = self.tuner.early_look(came as u64, &since) else { return };
+        let due = self.began + self.tuner.last_look() + self.tuner.pause();
+        let Some(from) = self.tuner.early_look(came as u64, &since) else {
+            self.look_at = due;
+            return;
+        };
         let mut from = (self.began + from).max(now);
         let enough = self.enough();
         if let Some(at) = &mut self.sample_at {
             *at = from.min(*at);
             from = from.max(*at + enough);
         }
-        self.look_at = self.look_at.min(from);
+        // Not earlier than that, though it seemed so before: a pool has collapsed since, perhaps.
+        self.look_at = from.min(due);
     }
 
     /// Returns true if it is time to look.
