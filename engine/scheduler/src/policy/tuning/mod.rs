@@ -22,10 +22,10 @@ use alloc::borrow::Cow;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use arrived::Arrived;
-use contender::{Contender, DRAWN_BY, HOPELESS, STRESS, candidates};
+use contender::{Contender, HOPELESS, STRESS, candidates};
 use load::{KEPT, Load};
 use prior::Limits;
-use replay::{ReplayOutcome, ReplayedRequests, ReplayedRule, replay};
+use replay::{ReplayedRequests, ReplayedRule, replay};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, NO_DEADLINE, Request};
 
@@ -86,9 +86,8 @@ const FRUGAL_LOSS: f64 = 0.5 * ALLOWED_BAD_RATE;
 /// wait: bursts change it by less, mostly.
 const FELL: f64 = 0.5;
 
-/// What a pool has to lose for an early look, of all requests or of one model's: so many, and of
-/// those since the last look more than this part and so many times what replays under the present
-/// setting lost.
+/// What a pool has to lose for an early look: so many requests, and of those since the last look
+/// more than this part and so many times what replays under the present setting lost.
 const LOST: (u64, f64, f64) = (50, 0.003, 3.0);
 
 /// The part of the pause, as one of so many, after which a look may be early.
@@ -254,26 +253,17 @@ impl Tuner {
         if self.recent.is_empty() { Nanos::MAX } else { self.last_look + self.pause }
     }
 
-    /// Returns from when on to look, before the next look is due, where since the last one `came`
-    /// requests that [count](Tuner::counts) have come and so many of each model were lost, if that
-    /// is far more than replays of those before say, of one model or of all: the load is not what
-    /// it was then. A pool that has collapsed is looked at with twice as many requests as by the
-    /// early look before: if it takes longer to collapse than those came in, no replay of them
-    /// shows it.
-    pub fn early_look(&self, came: u64, lost: &[u64]) -> Option<Nanos> {
+    /// Returns from when on to look, before the next look is due, where the pool has lost `lost` of
+    /// the `came` requests that [count](Tuner::counts) since the last one, if that is far more than
+    /// replays of those before say: the load is not what it was then. A pool that has collapsed is
+    /// looked at with twice as many requests as by the early look before: if it takes longer to
+    /// collapse than those came in, no replay of them shows it.
+    pub fn early_look(&self, came: u64, lost: u64) -> Option<Nanos> {
         let present = self.contenders.iter().find(|one| one.setting == self.current)?;
-        let found = present.found_now()?;
-        let exceeds = |lost: u64, came: f64, expected: f64| {
-            lost >= LOST.0 && lost as f64 > (LOST.1 + LOST.2 * expected) * came
-        };
-        let (all, came) = (lost.iter().sum(), came as f64);
-        // The model's part of the requests is that in the replays.
-        let share = came / found.offered();
-        let of_models = lost.iter().zip(&found.models).zip(found.bad_rates(DRAWN_BY));
-        let mut of_models =
-            of_models.map(|((&lost, model), expected)| exceeds(lost, share * model.offered, expected));
-        let is_far_more = came > 0.0 && (exceeds(all, came, found.bad_rate()) || of_models.any(|is| is));
-        let has_collapsed = all as f64 > COLLAPSED.0 * came;
+        let expected = present.bad_rate()?;
+        let is_far_more =
+            came > 0 && lost >= LOST.0 && lost as f64 > (LOST.1 + LOST.2 * expected) * came as f64;
+        let has_collapsed = lost as f64 > COLLAPSED.0 * came as f64;
         let twice = if has_collapsed { self.early_after + self.early_after } else { Nanos::ZERO };
         is_far_more.then(|| self.earliest_look().max(self.last_look + twice.min(self.pause)))
     }
@@ -381,8 +371,7 @@ impl Tuner {
                 of_best = found;
             }
         }
-        let has_collapsed = of_best[0].bad_rate()
-            > HOPELESS + COLLAPSED.1 * best.found_now().map_or(0.0, ReplayOutcome::bad_rate);
+        let has_collapsed = of_best[0].bad_rate() > HOPELESS + COLLAPSED.1 * best.bad_rate().unwrap_or(0.0);
         for one in self.contenders.iter_mut().filter(|one| one.rests) {
             if has_collapsed {
                 one.rests = false;
@@ -459,38 +448,22 @@ mod tests {
         [charged, tuner.limits.charges(f64::INFINITY).sum()]
     }
 
-    /// Splits lost requests evenly among the models of [`tuner`].
-    fn evenly(lost: u64) -> [u64; 4] {
-        [lost / 4; 4]
-    }
-
     #[test]
     fn a_pool_that_loses_far_more_than_replays_is_looked_at_early() {
         let mut tuner = tuner();
-        assert_eq!(tuner.early_look(1_000, &evenly(1_000)), None, "nothing was replayed yet");
+        assert_eq!(tuner.early_look(1_000, 1_000), None, "nothing was replayed yet");
         charged_after(&mut tuner, 400, 100.0);
         let (last, pause) = (tuner.last_look, tuner.pause());
         // Replays lose nothing at this rate.
-        assert_eq!(tuner.early_look(1_000, &evenly(LOST.0 - 2)), None);
-        assert_eq!(tuner.early_look(100_000, &evenly(290)), None);
-        assert_eq!(tuner.early_look(0, &evenly(290)), None, "they came before the look");
-        let early = tuner.early_look(100_000, &evenly(310)).unwrap();
+        assert_eq!(tuner.early_look(1_000, LOST.0 - 1), None);
+        assert_eq!(tuner.early_look(100_000, 290), None);
+        assert_eq!(tuner.early_look(0, 290), None, "they came before the look");
+        let early = tuner.early_look(100_000, 310).unwrap();
         assert_eq!((early, early), (last + Nanos(pause.0 / EARLY), tuner.earliest_look()));
         tuner.look(early);
         assert_eq!((tuner.pause(), tuner.earliest_look() > early), (pause, true), "pauses stay as long");
         tuner.look(early + pause);
         assert!(tuner.pause() > pause);
-    }
-
-    #[test]
-    fn one_model_that_loses_far_more_than_replays_is_a_reason_to_look_early() {
-        let mut tuner = tuner();
-        charged_after(&mut tuner, 400, 100.0);
-        // A fourth of the requests are of each model.
-        assert_eq!(tuner.early_look(100_000, &[0, 0, 72, 0]), None, "0.29 % of its own");
-        assert_eq!(tuner.early_look(100_000, &[0, 0, 78, 0]), Some(tuner.earliest_look()), "0.31 %");
-        assert_eq!(tuner.early_look(10_000, &[0, 0, LOST.0 - 1, 0]), None, "they are too few");
-        assert_eq!(tuner.early_look(0, &[0, 0, 78, 0]), None, "they came before the look");
     }
 
     #[test]
@@ -501,15 +474,15 @@ mod tests {
         for quarters in [1, 2, 4, 4] {
             let last = tuner.last_look();
             let early = last + Nanos(quarter.0 * quarters);
-            assert_eq!(tuner.early_look(1_000, &evenly(204)), Some(early), "{quarters}");
-            assert_eq!(tuner.early_look(1_000, &evenly(196)), Some(last + quarter), "the load has changed");
+            assert_eq!(tuner.early_look(1_000, 201), Some(early), "{quarters}");
+            assert_eq!(tuner.early_look(1_000, 199), Some(last + quarter), "the load has changed");
             if quarters < 4 {
                 tuner.look(early);
             }
         }
         // One that is due is not early.
         tuner.look(tuner.next_look().min(tuner.last_look() + tuner.pause()));
-        assert_eq!(tuner.early_look(1_000, &evenly(204)), Some(tuner.earliest_look()));
+        assert_eq!(tuner.early_look(1_000, 201), Some(tuner.earliest_look()));
     }
 
     #[test]
