@@ -136,6 +136,11 @@ impl TunedPool {
         Nanos::from_secs_f64(SAMPLED * self.tuner.replayed(self.rate_rps) as f64 / self.rate_rps)
     }
 
+    /// Returns when to look if nothing is a reason to look early.
+    fn due(&self) -> Nanos {
+        self.began + self.tuner.last_look() + self.tuner.pause()
+    }
+
     /// Returns true if arrivals are sampled all the time that a look may be early in.
     fn is_sampled_throughout(&self) -> bool {
         self.rate_rps <= SAMPLED_THROUGHOUT_RPS
@@ -165,7 +170,7 @@ impl TunedPool {
             return;
         }
         let came = self.rate_rps * (now - self.began - self.tuner.last_look()).as_secs_f64();
-        let due = self.began + self.tuner.last_look() + self.tuner.pause();
+        let due = self.due();
         let Some(from) = self.tuner.early_look(came as u64, lost - self.lost_before) else {
             self.look_at = due;
             return;
@@ -206,7 +211,7 @@ impl TunedPool {
         }
         let new = self.tuner.look(now - self.began);
         self.lost_before = self.lost;
-        self.look_at = now + self.tuner.pause();
+        self.look_at = self.due();
         let earliest = self.began + self.tuner.earliest_look();
         let next = if self.is_sampled_throughout() { earliest } else { self.look_at };
         self.sample_at = Some((next - self.enough()).max(now));
