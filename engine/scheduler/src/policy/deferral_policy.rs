@@ -56,7 +56,7 @@ impl Policy for DeferralPolicy {
             match options.tuning.filter(|_| self.options.contains(&"tuning")) {
                 Some(prefer) => {
                     let tuner = Tuner::new(workload, drop, deferral, options.setting, prefer);
-                    Box::new(Tuned::new(deferred, tuner))
+                    Box::new(Tuned::new(deferred, tuner, workload.models.len()))
                 }
                 None => Box::new(deferred),
             }

@@ -12,24 +12,26 @@ use symphony_transport::message::{BatchHeader, Completion, Ending, GpuId, Reques
 pub(super) struct Tuned {
     deferred: Deferred,
     tuner: Tuner,
-    /// The requests that count and have come since the last look, and those of them that were lost.
+    /// The requests that count and have come since the last look.
     came: u64,
-    lost: u64,
+    /// The number of each model's requests that were lost since, of those that count.
+    lost: Vec<u64>,
     /// When to look; [`Nanos::MAX`] if nothing has come since the last look.
     look_at: Nanos,
 }
 
 impl Tuned {
-    pub(super) fn new(deferred: Deferred, tuner: Tuner) -> Tuned {
-        Tuned { deferred, tuner, came: 0, lost: 0, look_at: Nanos::MAX }
+    /// `models` is the number of the workload's models.
+    pub(super) fn new(deferred: Deferred, tuner: Tuner, models: usize) -> Tuned {
+        Tuned { deferred, tuner, came: 0, lost: vec![0; models], look_at: Nanos::MAX }
     }
 
     /// Lets the scheduler act, and looks early if too much is lost.
     fn act(&mut self, out: &mut dyn Decisions, act: impl FnOnce(&mut Deferred, &mut dyn Decisions)) {
-        let before = self.lost;
-        act(&mut self.deferred, &mut LossCount { out, tuner: &self.tuner, lost: &mut self.lost });
-        if self.lost > before {
-            let early = self.tuner.early_look(self.came, self.lost);
+        let mut counted = LossCount { out, tuner: &self.tuner, lost: &mut self.lost, has_lost: false };
+        act(&mut self.deferred, &mut counted);
+        if counted.has_lost {
+            let early = self.tuner.early_look(self.came, &self.lost);
             self.look_at = early.unwrap_or_else(|| self.tuner.next_look());
         }
     }
@@ -53,7 +55,8 @@ impl Scheduler for Tuned {
     fn on_timer(&mut self, now: Nanos, out: &mut dyn Decisions) {
         if self.look_at <= now {
             let setting = self.tuner.look(now);
-            (self.came, self.lost, self.look_at) = (0, 0, Nanos::MAX);
+            (self.came, self.look_at) = (0, Nanos::MAX);
+            self.lost.fill(0);
             if let Some(setting) = setting {
                 self.act(out, |deferred, out| deferred.set(now, setting, out));
             }
@@ -70,7 +73,8 @@ impl Scheduler for Tuned {
 struct LossCount<'a> {
     out: &'a mut dyn Decisions,
     tuner: &'a Tuner,
-    lost: &'a mut u64,
+    lost: &'a mut [u64],
+    has_lost: bool,
 }
 
 impl Decisions for LossCount<'_> {
@@ -87,7 +91,10 @@ impl Decisions for LossCount<'_> {
     }
 
     fn end(&mut self, request: &Request, ending: Ending, now: Nanos) {
-        *self.lost += u64::from(self.tuner.counts(request) && request.again().is_none());
+        if self.tuner.counts(request) && request.again().is_none() {
+            self.lost[request.queue.0 as usize] += 1;
+            self.has_lost = true;
+        }
         self.out.end(request, ending, now);
     }
 }
@@ -139,7 +146,7 @@ mod tests {
         let setting = RuleSetting::default();
         let deferred = Deferred::new(&workload, DropRule::Exchange, deferral, setting);
         let tuner = Tuner::new(&workload, DropRule::Exchange, deferral, setting, Prefer::Efficiency);
-        let (mut tuned, mut now) = (Tuned::new(deferred, tuner), Nanos::ZERO);
+        let (mut tuned, mut now) = (Tuned::new(deferred, tuner, 1), Nanos::ZERO);
         live_on(&mut tuned, &mut now, Nanos::from_millis(4_200));
         // A look that is early, and what follows it.
         lose(&mut tuned, 400, now);

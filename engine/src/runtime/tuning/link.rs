@@ -48,32 +48,26 @@ pub(crate) struct SampledArrival {
     pub(crate) again_us: u32,
 }
 
-/// The requests of the highest class that a ModelThread has dropped, by the sub-cluster. The thread
-/// alone adds to them.
+/// The requests of the highest class that a ModelThread has dropped, by the model. The thread alone
+/// adds to them.
 #[derive(Debug)]
-pub struct LossCounts {
-    /// The sub-cluster of each model.
-    group_of: Arc<[u32]>,
-    lost: Box<[Count]>,
-}
+pub struct LossCounts(Box<[Count]>);
 
 impl LossCounts {
     /// Counts a request that was dropped, unless it is made once more.
     pub(crate) fn count(&self, request: &Request) {
         if request.again().is_none()
-            && let Some((_, group)) = tuned_for(&self.group_of, request)
+            && let Some(model) = tuned_for(self.0.len(), request)
         {
-            self.lost[group].add(1);
+            self.0[model.0 as usize].add(1);
         }
     }
 }
 
-/// Returns the model of a request of the highest class, and the model's sub-cluster. Others are not
-/// tuned for.
-fn tuned_for(group_of: &[u32], request: &Request) -> Option<(ModelId, usize)> {
-    let ids = QueueIds::new(group_of.len());
-    let model = ids.model(request.queue);
-    (ids.class(request.queue) == Class::HIGHEST).then(|| (model, group_of[model.0 as usize] as usize))
+/// Returns the model, of so many, of a request of the highest class. Others are not tuned for.
+fn tuned_for(models: usize, request: &Request) -> Option<ModelId> {
+    let ids = QueueIds::new(models);
+    (ids.class(request.queue) == Class::HIGHEST).then(|| ids.model(request.queue))
 }
 
 /// The tuner's end of the link to a ModelThread.
@@ -111,8 +105,7 @@ pub(crate) struct AppliedSetting {
 pub(crate) fn tuning_link(groups: usize, group_of: Arc<[u32]>) -> (TunerLink, TunedLink) {
     let (to_thread, orders) = RingBuffer::new(ORDERS);
     let (arrivals, from_thread) = RingBuffer::new(MOST_REPLAYED);
-    let lost = (0..groups).map(|_| Count::new()).collect();
-    let losses = Arc::new(LossCounts { group_of: Arc::clone(&group_of), lost });
+    let losses = Arc::new(LossCounts(group_of.iter().map(|_| Count::new()).collect()));
     let tuned = TunedLink {
         orders,
         arrivals,
@@ -137,9 +130,9 @@ impl TunerLink {
         self.arrivals.pop().ok()
     }
 
-    /// Returns the number of requests of a sub-cluster that the thread has dropped.
-    pub(crate) fn lost(&self, group: usize) -> u64 {
-        self.losses.lost[group].get()
+    /// Returns the number of requests of a model that the thread has dropped.
+    pub(crate) fn lost(&self, model: ModelId) -> u64 {
+        self.losses.0[model.0 as usize].get()
     }
 }
 
@@ -161,7 +154,8 @@ impl TunedLink {
         if request.takes_back != 0 || request.is_again != 0 {
             return;
         }
-        let Some((model, group)) = tuned_for(&self.group_of, request) else { return };
+        let Some(model) = tuned_for(self.group_of.len(), request) else { return };
+        let group = self.group_of[model.0 as usize] as usize;
         let wanted = &mut self.wanted[group];
         if *wanted > 0 {
             (*wanted, self.sampling) = (*wanted - 1, self.sampling - 1);
@@ -233,14 +227,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_of_the_highest_class_counts_for_its_sub_cluster() {
-        let (tuner, tuned) = tuning_link(2, [0, 1].into());
+    fn what_is_dropped_of_the_highest_class_counts_for_its_model() {
+        let (tuner, tuned) = tuning_link(1, [0, 0].into());
         // Queues 2 and 3 are those of class 1.
         for queue in [0, 1, 1, 2, 3].map(QueueId) {
             tuned.losses().count(&Request { queue, ..Request::default() });
         }
         tuned.losses().count(&Request { again_us: 1, ..Request::default() });
-        assert_eq!([0, 1].map(|group| tuner.lost(group)), [1, 2]);
+        assert_eq!([0, 1].map(|model| tuner.lost(ModelId(model))), [1, 2]);
     }
 
     #[test]

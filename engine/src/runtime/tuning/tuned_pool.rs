@@ -74,21 +74,22 @@ pub(super) struct TunedPool {
     look_at: Nanos,
     /// The rate that the last look has found, in requests per second.
     rate_rps: f64,
-    /// The requests that were dropped since the start, now and when the last look was.
-    lost: u64,
-    lost_before: u64,
+    /// The requests of each model that were dropped since the start, now and when the last look
+    /// was.
+    lost: Vec<u64>,
+    lost_before: Vec<u64>,
 }
 
 impl TunedPool {
     /// Makes the tuner of a sub-cluster of `gpus` GPUs which serves `models`, has `setting` and has
-    /// dropped `lost` requests; `None` if there are no models.
+    /// dropped so many requests of each; `None` if there are no models.
     pub(super) fn new(
         gpus: usize,
         models: Vec<TunedModel>,
         rule: TunedRule,
         setting: RuleSetting,
         now: Nanos,
-        lost: u64,
+        lost: impl Fn(ModelId) -> u64,
     ) -> Option<TunedPool> {
         if models.is_empty() {
             return None;
@@ -97,6 +98,7 @@ impl TunedPool {
         let workload = Workload::of_models(gpus, 1.0, models.iter().map(of).collect());
         let workload = Workload { network: rule.network, ..workload };
         let tuner = Tuner::new(&workload, rule.drop, rule.deferral, setting, rule.prefer);
+        let lost: Vec<u64> = models.iter().map(|model| lost(model.id)).collect();
         Some(TunedPool {
             models,
             look_at: now + tuner.pause(),
@@ -107,8 +109,8 @@ impl TunedPool {
             sampled_from: now,
             sampled: VecDeque::new(),
             rate_rps: f64::INFINITY,
+            lost_before: lost.clone(),
             lost,
-            lost_before: lost,
         })
     }
 
@@ -163,15 +165,22 @@ impl TunedPool {
         }
     }
 
-    /// Looks early if the pool, which has dropped `lost` requests since the start, drops too many:
-    /// once there are arrivals to look at.
-    pub(super) fn note_lost(&mut self, now: Nanos, lost: u64) {
-        if std::mem::replace(&mut self.lost, lost) == lost {
+    /// Looks early if the pool, which has dropped so many requests of each model since the start,
+    /// drops too many: once there are arrivals to look at.
+    pub(super) fn note_lost(&mut self, now: Nanos, lost: impl Fn(ModelId) -> u64) {
+        let mut has_lost = false;
+        for (model, own) in self.models.iter().zip(&mut self.lost) {
+            let lost = lost(model.id);
+            has_lost |= std::mem::replace(own, lost) != lost;
+        }
+        if !has_lost {
             return;
         }
+        let since: Vec<u64> =
+            self.lost.iter().zip(&self.lost_before).map(|(now, before)| now - before).collect();
         let came = self.rate_rps * (now - self.began - self.tuner.last_look()).as_secs_f64();
         let due = self.due();
-        let Some(from) = self.tuner.early_look(came as u64, lost - self.lost_before) else {
+        let Some(from) = self.tuner.early_look(came as u64, &since) else {
             self.look_at = due;
             return;
         };
@@ -210,7 +219,7 @@ impl TunedPool {
             });
         }
         let new = self.tuner.look(now - self.began);
-        self.lost_before = self.lost;
+        self.lost_before.clone_from(&self.lost);
         self.look_at = self.due();
         let earliest = self.began + self.tuner.earliest_look();
         let next = if self.is_sampled_throughout() { earliest } else { self.look_at };

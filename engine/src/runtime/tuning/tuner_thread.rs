@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use symphony_scheduler::rule_setting::RuleSetting;
 use symphony_transport::Nanos;
+use symphony_transport::message::ModelId;
 
 /// The time between two turns: the room for arrivals lasts for it at millions a second.
 const TURN: Duration = Duration::from_millis(5);
@@ -98,7 +99,7 @@ impl TunerThread {
         let now = self.plan.clock.now();
         for group in 0..self.pools.len() {
             let Some(pool) = &mut self.pools[group] else { continue };
-            pool.note_lost(now, lost(&self.links, group));
+            pool.note_lost(now, |model| lost(&self.links, model));
             if let Some(count) = pool.wanted(now) {
                 order(&mut self.links, TuningOrder::Sample { group, count });
             }
@@ -124,8 +125,8 @@ impl TunerThread {
             let own = TunedModel::all(own);
             if !pool.as_ref().is_some_and(|pool| pool.is_of(&own)) {
                 let setting = pool.as_ref().map_or_else(RuleSetting::default, TunedPool::setting);
-                *pool =
-                    TunedPool::new(gpus[group], own, *rule, setting, clock.now(), lost(&self.links, group));
+                let lost = |model| lost(&self.links, model);
+                *pool = TunedPool::new(gpus[group], own, *rule, setting, clock.now(), lost);
                 if let Some(pool) = pool {
                     pool.set_profiles(|model| rolling.followed(model));
                 }
@@ -177,9 +178,9 @@ impl TunerThread {
     }
 }
 
-/// Returns the number of requests of a sub-cluster that ModelThreads have dropped.
-fn lost(links: &[TunerLink], group: usize) -> u64 {
-    links.iter().map(|link| link.lost(group)).sum()
+/// Returns the number of requests of a model that ModelThreads have dropped.
+fn lost(links: &[TunerLink], model: ModelId) -> u64 {
+    links.iter().map(|link| link.lost(model)).sum()
 }
 
 /// Sends an order to all ModelThreads. A thread that takes none has ended, or will have the next
@@ -204,7 +205,7 @@ mod tests {
     use symphony_scheduler::profile::Profile;
     use symphony_scheduler::rule_setting::Prefer;
     use symphony_scheduler::workload::Network;
-    use symphony_transport::message::{ModelId, Request};
+    use symphony_transport::message::Request;
 
     /// A served model in this slot.
     fn model(slot: u32, slo_ms: u64) -> ModelInfo {
@@ -259,7 +260,7 @@ mod tests {
         assert_eq!(are_new(&mut thread), [true, true]);
         let setting = RuleSetting { price: 0.0, ..RuleSetting::default() };
         let own = TunedModel::all([model(1, 50)].iter());
-        thread.pools[1] = TunedPool::new(2, own, thread.plan.rule, setting, Nanos::ZERO, 0);
+        thread.pools[1] = TunedPool::new(2, own, thread.plan.rule, setting, Nanos::ZERO, |_| 0);
         assert_eq!(are_new(&mut thread), [false, true]);
         let mut tuned = thread.link();
         table.publish([model(0, 25), model(1, 50), model(2, 100)].into());

@@ -30,7 +30,7 @@ const TELLING: f64 = 0.1;
 pub(super) const HOPELESS: f64 = 0.04;
 
 /// The number of requests by which a model's bad rate is drawn to that of all.
-const DRAWN_BY: f64 = 200.0;
+pub(super) const DRAWN_BY: f64 = 200.0;
 
 /// The standard errors by which a setting has to be better. With more, the tuner stays too long
 /// with what is worse where bursts are rare.
@@ -187,9 +187,9 @@ impl Contender {
         }
     }
 
-    /// Returns the share of requests that are bad, without stress; `None` before any was tried.
-    pub(super) fn bad_rate(&self) -> Option<f64> {
-        (self.offered() > 0.0).then(|| self.found[0].bad_rate())
+    /// Returns what was found without stress; `None` before any request was tried.
+    pub(super) fn found_now(&self) -> Option<&ReplayOutcome> {
+        Some(&self.found[0]).filter(|found| found.offered() > 0.0)
     }
 
     /// Returns the number of requests that it was tried with.

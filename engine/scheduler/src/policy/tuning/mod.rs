@@ -22,10 +22,10 @@ use alloc::borrow::Cow;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use arrived::Arrived;
-use contender::{Contender, HOPELESS, STRESS, candidates};
+use contender::{Contender, DRAWN_BY, HOPELESS, STRESS, candidates};
 use load::{KEPT, Load};
 use prior::Limits;
-use replay::{ReplayedRequests, ReplayedRule, replay};
+use replay::{ReplayOutcome, ReplayedRequests, ReplayedRule, replay};
 use symphony_transport::Nanos;
 use symphony_transport::message::{Class, NO_DEADLINE, Request};
 
@@ -86,9 +86,16 @@ const FRUGAL_LOSS: f64 = 0.5 * ALLOWED_BAD_RATE;
 /// wait: bursts change it by less, mostly.
 const FELL: f64 = 0.5;
 
-/// What a pool has to lose for an early look: so many requests, and of those since the last look
-/// more than this part and so many times what replays under the present setting lost.
-const LOST: (u64, f64, f64) = (50, 0.003, 3.0);
+/// What a pool has to lose for an early look, of all requests or of one model's: so many, and of
+/// those since the last look so many times the part that replays under the present setting lost,
+/// and more.
+const LOST: (u64, f64) = (50, 3.0);
+
+/// The part that it has to lose more, of all requests.
+const LOST_OF_ALL: f64 = 0.003;
+
+/// The part that it has to lose more, of one model's: what a goodput allows.
+const LOST_OF_ONE: f64 = ALLOWED_BAD_RATE;
 
 /// The part of the pause, as one of so many, after which a look may be early.
 const EARLY: u64 = 4;
@@ -253,17 +260,27 @@ impl Tuner {
         if self.recent.is_empty() { Nanos::MAX } else { self.last_look + self.pause }
     }
 
-    /// Returns from when on to look, before the next look is due, where the pool has lost `lost` of
-    /// the `came` requests that [count](Tuner::counts) since the last one, if that is far more than
-    /// replays of those before say: the load is not what it was then. A pool that has collapsed is
-    /// looked at with twice as many requests as by the early look before: if it takes longer to
-    /// collapse than those came in, no replay of them shows it.
-    pub fn early_look(&self, came: u64, lost: u64) -> Option<Nanos> {
+    /// Returns from when on to look, before the next look is due, where since the last one `came`
+    /// requests that [count](Tuner::counts) have come and so many of each model were lost, if that
+    /// is far more than replays of those before say, of one model or of all: the load is not what
+    /// it was then. A pool that has collapsed is looked at with twice as many requests as by the
+    /// early look before: if it takes longer to collapse than those came in, no replay of them
+    /// shows it.
+    pub fn early_look(&self, came: u64, lost: &[u64]) -> Option<Nanos> {
         let present = self.contenders.iter().find(|one| one.setting == self.current)?;
-        let expected = present.bad_rate()?;
+        let found = present.found_now()?;
+        let exceeds = |lost: u64, came: f64, expected: f64, part: f64| {
+            lost >= LOST.0 && lost as f64 > (part + LOST.1 * expected) * came
+        };
+        let (all, came) = (lost.iter().sum(), came as f64);
+        // The model's part of the requests is that in the replays.
+        let share = came / found.offered();
+        let of_models = lost.iter().zip(&found.models).zip(found.bad_rates(DRAWN_BY));
+        let mut of_models = of_models
+            .map(|((&lost, model), expected)| exceeds(lost, share * model.offered, expected, LOST_OF_ONE));
         let is_far_more =
-            came > 0 && lost >= LOST.0 && lost as f64 > (LOST.1 + LOST.2 * expected) * came as f64;
-        let has_collapsed = lost as f64 > COLLAPSED.0 * came as f64;
+            came > 0.0 && (exceeds(all, came, found.bad_rate(), LOST_OF_ALL) || of_models.any(|is| is));
+        let has_collapsed = all as f64 > COLLAPSED.0 * came;
         let twice = if has_collapsed { self.early_after + self.early_after } else { Nanos::ZERO };
         is_far_more.then(|| self.earliest_look().max(self.last_look + twice.min(self.pause)))
     }
@@ -284,7 +301,8 @@ impl Tuner {
     }
 
     /// Looks at what has come since the last look, and forgets it. Returns another setting if one
-    /// is better. Pauses grow by looks that are not early.
+    /// is better. Pauses grow by looks that are not early, and what was found before fades by the
+    /// part of the pause that has passed.
     pub fn look(&mut self, now: Nanos) -> Option<RuleSetting> {
         let change = self.load.add(&self.recent);
         if change.is_some() {
@@ -298,15 +316,17 @@ impl Tuner {
         if self.has_changed && change.is_some_and(|times| times < FELL) {
             self.follows_until = now + FOLLOWED;
         }
-        let is_early = now < self.last_look + self.pause;
-        self.early_after = if is_early { now - self.last_look } else { Nanos::ZERO };
+        let passed = now - self.last_look;
+        let is_early = passed < self.pause;
+        let kept = KEPT.powf((passed.as_secs_f64() / self.pause.as_secs_f64()).min(1.0));
+        self.early_after = if is_early { passed } else { Nanos::ZERO };
         self.last_look = now;
         if !is_early {
             self.pause = Nanos(self.pause.0 * 2).min(PAUSES[1]);
         }
         let before = self.current;
         if self.is_long_enough() {
-            self.replay_all();
+            self.replay_all(kept);
             self.charge();
             let follows = now < self.follows_until;
             self.current = self.best(if follows { Prefer::Latency } else { self.prefer });
@@ -328,8 +348,9 @@ impl Tuner {
         (last.arrival - first.arrival).as_secs_f64() >= LEAST_SLOS * mean
     }
 
-    /// Adds up what becomes of the recent requests under each setting.
-    fn replay_all(&mut self) {
+    /// Adds up what becomes of the recent requests under each setting, with `kept` of what was found
+    /// before.
+    fn replay_all(&mut self, kept: f64) {
         let (Some(first), Some(last)) = (self.recent.front(), self.recent.back()) else { return };
         let (start, last) = (first.arrival, last.arrival);
         let span = last - start;
@@ -359,7 +380,7 @@ impl Tuner {
                 && !is_frugal(one, &best, self.prefer);
         }
         let replayed = |one: &mut Contender| {
-            one.find(KEPT, |setting, stress| {
+            one.find(kept, |setting, stress| {
                 let rule = ReplayedRule { drop: *drop, deferral: *deferral, setting };
                 replay(workload, &rule, &under_stress[stress], |_| false)
             })
@@ -371,13 +392,14 @@ impl Tuner {
                 of_best = found;
             }
         }
-        let has_collapsed = of_best[0].bad_rate() > HOPELESS + COLLAPSED.1 * best.bad_rate().unwrap_or(0.0);
+        let has_collapsed = of_best[0].bad_rate()
+            > HOPELESS + COLLAPSED.1 * best.found_now().map_or(0.0, ReplayOutcome::bad_rate);
         for one in self.contenders.iter_mut().filter(|one| one.rests) {
             if has_collapsed {
                 one.rests = false;
                 replayed(one);
             } else {
-                one.add(KEPT, &of_best);
+                one.add(kept, &of_best);
             }
         }
     }
@@ -448,22 +470,58 @@ mod tests {
         [charged, tuner.limits.charges(f64::INFINITY).sum()]
     }
 
+    /// Splits lost requests evenly among the models of [`tuner`].
+    fn evenly(lost: u64) -> [u64; 4] {
+        [lost / 4; 4]
+    }
+
     #[test]
     fn a_pool_that_loses_far_more_than_replays_is_looked_at_early() {
         let mut tuner = tuner();
-        assert_eq!(tuner.early_look(1_000, 1_000), None, "nothing was replayed yet");
+        assert_eq!(tuner.early_look(1_000, &evenly(1_000)), None, "nothing was replayed yet");
         charged_after(&mut tuner, 400, 100.0);
         let (last, pause) = (tuner.last_look, tuner.pause());
         // Replays lose nothing at this rate.
-        assert_eq!(tuner.early_look(1_000, LOST.0 - 1), None);
-        assert_eq!(tuner.early_look(100_000, 290), None);
-        assert_eq!(tuner.early_look(0, 290), None, "they came before the look");
-        let early = tuner.early_look(100_000, 310).unwrap();
+        assert_eq!(tuner.early_look(1_000, &evenly(LOST.0 - 2)), None);
+        assert_eq!(tuner.early_look(100_000, &evenly(290)), None);
+        assert_eq!(tuner.early_look(0, &evenly(290)), None, "they came before the look");
+        let early = tuner.early_look(100_000, &evenly(310)).unwrap();
         assert_eq!((early, early), (last + Nanos(pause.0 / EARLY), tuner.earliest_look()));
         tuner.look(early);
         assert_eq!((tuner.pause(), tuner.earliest_look() > early), (pause, true), "pauses stay as long");
         tuner.look(early + pause);
         assert!(tuner.pause() > pause);
+    }
+
+    #[test]
+    fn one_model_that_loses_far_more_than_replays_is_a_reason_to_look_early() {
+        let mut tuner = tuner();
+        charged_after(&mut tuner, 400, 100.0);
+        // A fourth of the requests are of each model.
+        assert_eq!(tuner.early_look(100_000, &[0, 0, 240, 0]), None, "0.96 % of its own");
+        assert_eq!(tuner.early_look(100_000, &[0, 0, 260, 0]), Some(tuner.earliest_look()), "1.04 %");
+        assert_eq!(tuner.early_look(10_000, &[0, 0, LOST.0 - 1, 0]), None, "they are too few");
+        assert_eq!(tuner.early_look(0, &[0, 0, 260, 0]), None, "they came before the look");
+    }
+
+    #[test]
+    fn what_was_found_fades_by_an_early_look_as_little_as_time_has_passed() {
+        let mut tuner = tuner();
+        let mut look = |quarters| {
+            tuner.pause = Nanos::from_secs(4);
+            let before = tuner.contenders[0].offered();
+            let seconds = quarters as f64 * tuner.pause.as_secs_f64() / EARLY as f64;
+            charged_after(&mut tuner, 1 + (100.0 * seconds) as u64, 100.0);
+            // A quarter of the time does not count, or two of the largest SLOs.
+            let counted = 100.0 * (seconds - (0.25 * seconds).min(0.91));
+            (tuner.contenders[0].offered() - counted) / before.max(1.0)
+        };
+        look(4);
+        let kept = [4, 1, 2, 8].map(look);
+        let expected = [KEPT, KEPT.powf(0.25), KEPT.powf(0.5), KEPT];
+        for (kept, expected) in kept.into_iter().zip(expected) {
+            assert!((kept - expected).abs() < 0.02, "{kept} for {expected}");
+        }
     }
 
     #[test]
@@ -474,15 +532,15 @@ mod tests {
         for quarters in [1, 2, 4, 4] {
             let last = tuner.last_look();
             let early = last + Nanos(quarter.0 * quarters);
-            assert_eq!(tuner.early_look(1_000, 201), Some(early), "{quarters}");
-            assert_eq!(tuner.early_look(1_000, 199), Some(last + quarter), "the load has changed");
+            assert_eq!(tuner.early_look(1_000, &evenly(204)), Some(early), "{quarters}");
+            assert_eq!(tuner.early_look(1_000, &evenly(196)), Some(last + quarter), "the load has changed");
             if quarters < 4 {
                 tuner.look(early);
             }
         }
         // One that is due is not early.
         tuner.look(tuner.next_look().min(tuner.last_look() + tuner.pause()));
-        assert_eq!(tuner.early_look(1_000, 201), Some(tuner.earliest_look()));
+        assert_eq!(tuner.early_look(1_000, &evenly(204)), Some(tuner.earliest_look()));
     }
 
     #[test]

@@ -74,12 +74,16 @@ impl ReplayOutcome {
         self.models.iter().map(|model| model.bad).sum::<f64>() / self.offered().max(1.0)
     }
 
-    /// Returns the bad rate of the model that has the highest. Each is drawn to that of all by
-    /// `drawn_by` requests, since few requests say little.
-    pub fn worst_bad_rate(&self, drawn_by: f64) -> f64 {
+    /// Returns the bad rate of each model, drawn to that of all by `drawn_by` requests, since few
+    /// requests say little.
+    pub fn bad_rates(&self, drawn_by: f64) -> impl Iterator<Item = f64> {
         let all = self.bad_rate();
-        let of = |model: &ReplayTally| (model.bad + drawn_by * all) / (model.offered + drawn_by);
-        self.models.iter().map(of).fold(0.0, f64::max)
+        self.models.iter().map(move |model| (model.bad + drawn_by * all) / (model.offered + drawn_by))
+    }
+
+    /// Returns the bad rate of the model that has the highest: see [`ReplayOutcome::bad_rates`].
+    pub fn worst_bad_rate(&self, drawn_by: f64) -> f64 {
+        self.bad_rates(drawn_by).fold(0.0, f64::max)
     }
 }
 
