@@ -348,8 +348,8 @@ impl Tuner {
         (last.arrival - first.arrival).as_secs_f64() >= LEAST_SLOS * mean
     }
 
-    /// Adds up what becomes of the recent requests under each setting, with `kept` of what was found
-    /// before.
+    /// Adds up what becomes of the recent requests under each setting, with `kept` of what was
+    /// found before.
     fn replay_all(&mut self, kept: f64) {
         let (Some(first), Some(last)) = (self.recent.front(), self.recent.back()) else { return };
         let (start, last) = (first.arrival, last.arrival);
