@@ -185,10 +185,11 @@ impl TunedPool {
             return;
         };
         let mut from = (self.began + from).max(now);
-        let enough = self.enough();
         if let Some(at) = &mut self.sample_at {
             *at = from.min(*at);
-            from = from.max(*at + enough);
+        }
+        if !self.is_sampled_throughout() {
+            from = from.max(self.sample_at.unwrap_or(self.sampled_from) + self.enough());
         }
         // Not earlier than that, though it seemed so before: a pool has collapsed since, perhaps.
         self.look_at = from.min(due);
@@ -225,5 +226,47 @@ impl TunedPool {
         let next = if self.is_sampled_throughout() { earliest } else { self.look_at };
         self.sample_at = Some((next - self.enough()).max(now));
         new.map(|new| (std::mem::replace(&mut self.setting, new), new))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use symphony_scheduler::policy::{self, Policy};
+
+    #[test]
+    fn an_early_look_waits_for_enough_arrivals_where_they_are_sampled_ahead_of_looks_only() {
+        let profile = Profile::linear(Nanos::from_micros(1), Nanos::from_millis(1), 1024).unwrap();
+        let model = TunedModel {
+            id: ModelId(0),
+            name: "m".into(),
+            slo: Nanos::from_millis(25),
+            profile: profile.into(),
+        };
+        let rule = TunedRule {
+            drop: DropRule::Exchange,
+            deferral: policy::by_name("symphony").and_then(Policy::deferral).unwrap(),
+            prefer: Prefer::Efficiency,
+            network: Network::default(),
+        };
+        let mut pool =
+            TunedPool::new(8, vec![model], rule, RuleSetting::default(), Nanos::ZERO, |_| 0).unwrap();
+        // 400,000 requests per second, of which nothing is lost in a replay.
+        assert!(pool.wanted(Nanos::ZERO).is_some());
+        let arrivals = (1..=20_000).map(|id| Nanos(2_500 * id));
+        for arrival in arrivals {
+            let deadline = arrival + Nanos::from_millis(25);
+            pool.note(SampledArrival { model: ModelId(0), arrival, deadline, again_us: 0 });
+        }
+        let looked = Nanos::from_millis(250);
+        pool.look(looked);
+        assert!((399_000.0..401_000.0).contains(&pool.rate_rps), "{}", pool.rate_rps);
+        let (enough, due) = (pool.enough(), pool.due());
+        // A fiftieth is lost until the earliest time of an early look, when sampling begins.
+        let began = pool.tuner.earliest_look();
+        pool.note_lost(began, |_| 1_000);
+        assert!(pool.wanted(began).is_some() && pool.look_at == began + enough && pool.look_at < due);
+        pool.note_lost(began + Nanos::from_millis(1), |_| 1_100);
+        assert_eq!(pool.look_at, began + enough, "what is lost meanwhile is no reason to look at once");
     }
 }
