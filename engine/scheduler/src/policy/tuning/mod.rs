@@ -326,10 +326,10 @@ impl Tuner {
         }
         let before = self.current;
         if self.is_long_enough() {
-            self.replay_all(kept);
+            let prefer = if now < self.follows_until { Prefer::Latency } else { self.prefer };
+            self.replay_all(kept, prefer);
             self.charge();
-            let follows = now < self.follows_until;
-            self.current = self.best(if follows { Prefer::Latency } else { self.prefer });
+            self.current = self.best(prefer);
         }
         self.recent.clear();
         self.has_changed = self.current != before;
@@ -350,7 +350,7 @@ impl Tuner {
 
     /// Adds up what becomes of the recent requests under each setting, with `kept` of what was
     /// found before.
-    fn replay_all(&mut self, kept: f64) {
+    fn replay_all(&mut self, kept: f64, prefer: Prefer) {
         let (Some(first), Some(last)) = (self.recent.front(), self.recent.back()) else { return };
         let (start, last) = (first.arrival, last.arrival);
         let span = last - start;
@@ -377,7 +377,7 @@ impl Tuner {
         for one in &mut self.contenders {
             one.rests = one.setting != self.current
                 && best.found_to_save(one) > RESTS
-                && !is_frugal(one, &best, self.prefer);
+                && !is_frugal(one, &best, prefer);
         }
         let replayed = |one: &mut Contender| {
             one.find(kept, |setting, stress| {
