@@ -74,10 +74,9 @@ pub(super) struct TunedPool {
     look_at: Nanos,
     /// The rate that the last look has found, in requests per second.
     rate_rps: f64,
-    /// The requests of each model that were dropped since the start, now and when the last look
-    /// was.
-    lost: Vec<u64>,
+    /// The requests of each model that were dropped from the start to the last look, and since.
     lost_before: Vec<u64>,
+    lost_since: Vec<u64>,
 }
 
 impl TunedPool {
@@ -98,8 +97,10 @@ impl TunedPool {
         let workload = Workload::of_models(gpus, 1.0, models.iter().map(of).collect());
         let workload = Workload { network: rule.network, ..workload };
         let tuner = Tuner::new(&workload, rule.drop, rule.deferral, setting, rule.prefer);
-        let lost: Vec<u64> = models.iter().map(|model| lost(model.id)).collect();
+        let lost_before = models.iter().map(|model| lost(model.id)).collect();
         Some(TunedPool {
+            lost_since: vec![0; models.len()],
+            lost_before,
             models,
             look_at: now + tuner.pause(),
             tuner,
@@ -109,8 +110,6 @@ impl TunedPool {
             sampled_from: now,
             sampled: VecDeque::new(),
             rate_rps: f64::INFINITY,
-            lost_before: lost.clone(),
-            lost,
         })
     }
 
@@ -169,18 +168,16 @@ impl TunedPool {
     /// drops too many: once there are arrivals to look at.
     pub(super) fn note_lost(&mut self, now: Nanos, lost: impl Fn(ModelId) -> u64) {
         let mut has_lost = false;
-        for (model, own) in self.models.iter().zip(&mut self.lost) {
-            let lost = lost(model.id);
-            has_lost |= std::mem::replace(own, lost) != lost;
+        for ((model, before), since) in self.models.iter().zip(&self.lost_before).zip(&mut self.lost_since) {
+            let lost = lost(model.id) - before;
+            has_lost |= std::mem::replace(since, lost) != lost;
         }
         if !has_lost {
             return;
         }
-        let since: Vec<u64> =
-            self.lost.iter().zip(&self.lost_before).map(|(now, before)| now - before).collect();
         let came = self.rate_rps * (now - self.began - self.tuner.last_look()).as_secs_f64();
         let due = self.due();
-        let Some(from) = self.tuner.early_look(came as u64, &since) else {
+        let Some(from) = self.tuner.early_look(came as u64, &self.lost_since) else {
             self.look_at = due;
             return;
         };
@@ -220,7 +217,9 @@ impl TunedPool {
             });
         }
         let new = self.tuner.look(now - self.began);
-        self.lost_before.clone_from(&self.lost);
+        for (before, since) in self.lost_before.iter_mut().zip(&mut self.lost_since) {
+            *before += std::mem::take(since);
+        }
         self.look_at = self.due();
         let earliest = self.began + self.tuner.earliest_look();
         let next = if self.is_sampled_throughout() { earliest } else { self.look_at };
@@ -234,6 +233,18 @@ mod tests {
     use super::*;
     use symphony_scheduler::policy::{self, Policy};
 
+    impl TunedRule {
+        /// The default rule, tuned for GPU time, without a network.
+        pub(in super::super) fn of_default() -> TunedRule {
+            TunedRule {
+                drop: DropRule::Exchange,
+                deferral: policy::by_name("symphony").and_then(Policy::deferral).unwrap(),
+                prefer: Prefer::Efficiency,
+                network: Network::default(),
+            }
+        }
+    }
+
     #[test]
     fn an_early_look_waits_for_enough_arrivals_where_they_are_sampled_ahead_of_looks_only() {
         let profile = Profile::linear(Nanos::from_micros(1), Nanos::from_millis(1), 1024).unwrap();
@@ -243,23 +254,15 @@ mod tests {
             slo: Nanos::from_millis(25),
             profile: profile.into(),
         };
-        let rule = TunedRule {
-            drop: DropRule::Exchange,
-            deferral: policy::by_name("symphony").and_then(Policy::deferral).unwrap(),
-            prefer: Prefer::Efficiency,
-            network: Network::default(),
-        };
-        let mut pool =
-            TunedPool::new(8, vec![model], rule, RuleSetting::default(), Nanos::ZERO, |_| 0).unwrap();
+        let (rule, setting) = (TunedRule::of_default(), RuleSetting::default());
+        let mut pool = TunedPool::new(8, vec![model], rule, setting, Nanos::ZERO, |_| 0).unwrap();
         // 400,000 requests per second, of which nothing is lost in a replay.
         assert!(pool.wanted(Nanos::ZERO).is_some());
-        let arrivals = (1..=20_000).map(|id| Nanos(2_500 * id));
-        for arrival in arrivals {
+        for arrival in (1..=20_000).map(|id| Nanos(2_500 * id)) {
             let deadline = arrival + Nanos::from_millis(25);
             pool.note(SampledArrival { model: ModelId(0), arrival, deadline, again_us: 0 });
         }
-        let looked = Nanos::from_millis(250);
-        pool.look(looked);
+        pool.look(Nanos::from_millis(250));
         assert!((399_000.0..401_000.0).contains(&pool.rate_rps), "{}", pool.rate_rps);
         let (enough, due) = (pool.enough(), pool.due());
         // A fiftieth is lost until the earliest time of an early look, when sampling begins.

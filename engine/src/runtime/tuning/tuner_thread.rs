@@ -200,11 +200,7 @@ mod tests {
     use crate::runtime::frontend::{Ask, Outcome, SlotState};
     use crate::runtime::{Engine, no_progress};
     use std::time::Instant;
-    use symphony_scheduler::drop_rule::DropRule;
-    use symphony_scheduler::policy::{self, Policy};
     use symphony_scheduler::profile::Profile;
-    use symphony_scheduler::rule_setting::Prefer;
-    use symphony_scheduler::workload::Network;
     use symphony_transport::message::Request;
 
     /// A served model in this slot.
@@ -223,14 +219,8 @@ mod tests {
     /// The tuner's thread of two sub-clusters in virtual time, of which the second has two slots.
     fn of_two_sub_clusters(table: &Arc<ModelTable>) -> (TunerThread, Arc<quanta::Mock>) {
         let (clock, mock) = Clock::of_virtual_time();
-        let deferral = policy::by_name("symphony").and_then(Policy::deferral).unwrap();
         let plan = TunerPlan {
-            rule: TunedRule {
-                drop: DropRule::Exchange,
-                deferral,
-                prefer: Prefer::Efficiency,
-                network: Network::default(),
-            },
+            rule: TunedRule::of_default(),
             gpus: vec![1, 2],
             group_of: [0, 1, 1].into(),
             clock,

@@ -14,7 +14,8 @@ const ERRORS: f64 = 4.0;
 /// The parts of the time in which requests are counted, for the error of their rate.
 const SLICES: usize = 16;
 
-/// The part of what was found before that a look keeps which is not early.
+/// The part of what was found before that a look keeps. An early one keeps more of what replays
+/// found.
 pub(super) const KEPT: f64 = 0.8;
 
 /// The load until now.
