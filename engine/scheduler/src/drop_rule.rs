@@ -11,9 +11,10 @@ pub enum DropRule {
     Timeout,
     /// Nothing is dropped; late is late.
     Fcfs,
-    /// The window, but requests are only dropped where at least as many more join the batch for
-    /// it, or, for the only GPU of a pool, where at least as many fewer are dropped for the next
-    /// batch; while the model is overloaded, the window, and the model has precedence over others.
+    /// The window, but requests are only dropped where at least as many more join the batch for it,
+    /// or, for the only GPU of a pool, where at least as many fewer are dropped for the model's
+    /// next batch, if that comes next; while the model is overloaded, the window, and the model has
+    /// precedence over others.
     Exchange,
 }
 

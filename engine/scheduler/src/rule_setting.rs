@@ -17,7 +17,8 @@ pub struct RuleSetting {
     /// The price of GPU time where requests are dropped, in parts of what the GPUs earn when they
     /// are full: 0 drops nothing that can still be served, 1 exchanges one request for one,
     /// infinite drops whatever keeps a batch of the target size from forming. For the only GPU of
-    /// a pool, if neither, the price of a request that the next batch drops.
+    /// a pool, if neither, the price of a request that the next batch drops where that is the same
+    /// model's.
     pub price: f32,
     /// A factor of the time that a batch waits while a GPU idles: 0 starts at once, infinite waits
     /// for the frontrun.

@@ -44,7 +44,9 @@ enum Step {
         hurry: Nanos,
     },
     CancelHead,
-    Grant,
+    Grant {
+        again: bool,
+    },
     StartReserving,
     Set(RuleSetting),
     Rescale(ProfileScale),
@@ -58,7 +60,7 @@ fn steps() -> impl Strategy<Value = Vec<(Nanos, Step)>> {
             hurry: Nanos::from_micros(hurry),
         }),
         2 => Just(Step::CancelHead),
-        8 => Just(Step::Grant),
+        8 => any::<bool>().prop_map(|again| Step::Grant { again }),
         1 => Just(Step::StartReserving),
         1 => Just(Step::Stop),
         1 => (0u8..3, 0u8..3, 0u8..3, any::<bool>(), 0u64..20, any::<bool>()).prop_map(|(price, patience, lead, spread, ms, brief)| {
@@ -120,6 +122,7 @@ proptest! {
         policy in 0usize..POLICIES.len(),
         drop in prop::sample::select(DropRule::ALL.map(|rule| rule.0).to_vec()),
         role in prop::sample::select(vec![Role::Alone, Role::Above, Role::Below, Role::Unexpected]),
+        gpus in prop::sample::select(vec![1usize, 3]),
         steps in steps(),
     ) {
         let Some(deferral) = POLICIES[policy].deferral() else { return Ok(()) };
@@ -132,7 +135,7 @@ proptest! {
             drop,
             deferral,
             slack: Slack { frontrun: Nanos::from_micros(10), latest: Nanos::from_micros(5) },
-            gpus: 3,
+            gpus,
         };
         let queue = ModelQueue::new(config, Nanos::ZERO);
         let mut queue = match role {
@@ -164,9 +167,9 @@ proptest! {
                         prop_assert!(found);
                     }
                 }
-                Step::Grant => {
-                    let grant =
-                        Grant { queue: QueueId(0), gpu: GpuId(1), free_at: now, until: Nanos::MAX };
+                Step::Grant { again } => {
+                    let until = Nanos::MAX;
+                    let grant = Grant { queue: QueueId(0), gpu: GpuId(1), free_at: now, until, again };
                     apply_to_both(&mut queue, role, now, ModelEvent::Grant(grant));
                 }
                 Step::StartReserving => {

@@ -20,7 +20,7 @@ use symphony_transport::Nanos;
 use symphony_transport::message::Request;
 
 /// The first bytes of every recording; the last is the format's version.
-const MAGIC: [u8; 8] = *b"SYMREC\0\x0d";
+const MAGIC: [u8; 8] = *b"SYMREC\0\x0e";
 
 /// The number of bytes before the description.
 const HEADER_BYTES: usize = 192;

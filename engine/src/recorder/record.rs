@@ -31,6 +31,9 @@ const OUTSTANDING_ZERO: i32 = 64;
 /// The number of bits of a request's id; its frontend and class are stored above them.
 const ID_BITS: u32 = 48;
 
+/// The bit of a grant that says whether the last batch was of the same queue; its GPU is below it.
+const AGAIN_AT: u32 = 31;
+
 /// The kind of a [`Record`]. The numbers are part of the file format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -299,8 +302,9 @@ impl Record {
 
     #[inline]
     pub(super) fn grant(grant: Grant) -> Record {
-        let Grant { queue, gpu, free_at, until } = grant;
-        Record { a: u64::from(gpu.0), b: free_at.0, c: until.0, ..Record::of(Kind::Grant, queue) }
+        let Grant { queue, gpu, free_at, until, again } = grant;
+        let a = u64::from(gpu.0) | u64::from(again) << AGAIN_AT;
+        Record { a, b: free_at.0, c: until.0, ..Record::of(Kind::Grant, queue) }
     }
 
     /// Returns the record of a grant in the recording of the RankThread that decided it.
@@ -310,7 +314,13 @@ impl Record {
     }
 
     pub(super) fn as_grant(&self) -> Grant {
-        Grant { queue: self.queue(), gpu: GpuId(self.a as u32), free_at: Nanos(self.b), until: Nanos(self.c) }
+        Grant {
+            queue: self.queue(),
+            gpu: GpuId(self.a as u32 & ((1 << AGAIN_AT) - 1)),
+            free_at: Nanos(self.b),
+            until: Nanos(self.c),
+            again: self.a >> AGAIN_AT != 0,
+        }
     }
 
     /// Returns the record of `count` requests that have come. A queue holds
@@ -594,7 +604,8 @@ impl Record {
         let third = Record {
             flag: u8::from(saved.reservation.is_some())
                 | u8::from(saved.bounds_sent) << 1
-                | u8::from(saved.unexpected) << 2,
+                | u8::from(saved.unexpected) << 2
+                | u8::from(saved.runs_again) << 3,
             small: precedence,
             a: head.0,
             b: budget.0,
@@ -656,6 +667,7 @@ impl Record {
                 .then_some(LastReservation { head: Nanos(third.a), budget: Nanos(third.b) }),
             bounds_sent: third.flag & 2 != 0,
             unexpected: third.flag & 4 != 0,
+            runs_again: third.flag & 8 != 0,
             setting,
             scale: fifth.as_scale(),
             network: sixth.as_delays(),
@@ -752,7 +764,8 @@ impl Record {
             small: u16::from(saved.granted)
                 | u16::from(saved.offer.early) << 1
                 | u16::from(saved.offer.shrinks) << 2
-                | u16::from(saved.offer.precedence > 0) << 3,
+                | u16::from(saved.offer.precedence > 0) << 3
+                | u16::from(saved.last) << 4,
             a: saved.offer.latest.0,
             b: saved.offer.delay.0,
             c: !saved.offer.leaves.0,
@@ -770,9 +783,10 @@ impl Record {
                 early: self.small & 2 != 0,
                 leaves: Nanos(!self.c),
                 shrinks: self.small & 4 != 0,
-                precedence: self.small >> 3,
+                precedence: self.small >> 3 & 1,
             },
             granted: self.small & 1 != 0,
+            last: self.small & 16 != 0,
         }
     }
 }
@@ -791,11 +805,13 @@ impl fmt::Display for Record {
                 write!(f, "{} for model {model}, due {}", Named(&self.as_request()), Millis(c))
             }
             Kind::Cancel => write!(f, "{} for model {model} is taken back", Named(&self.as_request())),
-            Kind::Grant | Kind::Granted if c == u64::MAX => {
-                write!(f, "grant of GPU {a}, free at {}, to model {model}", Millis(b))
-            }
             Kind::Grant | Kind::Granted => {
-                write!(f, "grant of GPU {a}, free at {}, to model {model} until {}", Millis(b), Millis(c))
+                let Grant { gpu, free_at, until, again, .. } = self.as_grant();
+                write!(f, "grant of GPU {}, free at {}, to model {model}", gpu.0, Millis(free_at.0))?;
+                if again {
+                    f.write_str(" again")?;
+                }
+                if until < Nanos::MAX { write!(f, " until {}", Millis(until.0)) } else { Ok(()) }
             }
             Kind::Set => write!(f, "model {model} is scheduled by setting {}", self.as_setting()),
             Kind::Rescale => {
@@ -967,7 +983,8 @@ mod tests {
         assert_eq!(Record::request(&request).as_request(), request);
         assert_eq!(Record::from_raw(Record::raw(&request)).as_request(), request);
         for until in [Nanos(8), Nanos::MAX] {
-            let grant = Grant { queue, gpu: GpuId(65_535), free_at: Nanos(7), until };
+            let again = until == Nanos::MAX;
+            let grant = Grant { queue, gpu: GpuId(65_535), free_at: Nanos(7), until, again };
             assert_eq!(Record::granted(2, grant).as_grant(), grant);
         }
         let bounds = BatchBounds { shortest: Nanos(1), longest: Nanos(2), patience: Nanos(17 << 33 | 5) };
@@ -1000,7 +1017,7 @@ mod tests {
                     queue,
                     offer: Offer { precedence: precedence * WHOLE_PRECEDENCE, ..offer },
                 });
-                let saved = SavedModel { queue, offer, granted: !flag };
+                let saved = SavedModel { queue, offer, granted: !flag, last: flag };
                 assert_eq!(Record::saved_candidate(1, saved).as_saved_candidate(), saved);
             }
             let reservation = Reservation { at: Nanos(1), silent: flag, every: Nanos(2) };
@@ -1016,7 +1033,7 @@ mod tests {
         for input in inputs {
             assert_eq!(Record::from(input).in_cluster(1).as_rank_input(), Some(input));
         }
-        let grant = Grant { queue, gpu: GpuId(3), free_at: Nanos(7), until: Nanos(8) };
+        let grant = Grant { queue, gpu: GpuId(3), free_at: Nanos(7), until: Nanos(8), again: true };
         let base = Profile::linear(Nanos(10), Nanos(20), 30).unwrap();
         let scaled = ScaledProfile::new(&base, SCALE);
         let events = [
@@ -1075,6 +1092,7 @@ mod tests {
             reservation: Some(LastReservation { head: Nanos(2), budget: Nanos(3) }),
             bounds_sent: true,
             unexpected: true,
+            runs_again: true,
             setting: SETTING,
             scale: SCALE,
             network: NETWORK,

@@ -104,8 +104,13 @@ fn in_order(slo_ms: f64, at_most: usize, disorder: u64) -> super::Repeat {
                 queue.apply(now, ModelEvent::Timer, &mut sink);
             }
             while std::mem::take(&mut sink.ready) || queue.len() >= at_most {
-                let grant =
-                    Grant { queue: QueueId(0), gpu: GpuId(0), free_at: Nanos::ZERO, until: Nanos::MAX };
+                let grant = Grant {
+                    queue: QueueId(0),
+                    gpu: GpuId(0),
+                    free_at: Nanos::ZERO,
+                    until: Nanos::MAX,
+                    again: true,
+                };
                 queue.apply(now, ModelEvent::Grant(grant), &mut sink);
             }
         }

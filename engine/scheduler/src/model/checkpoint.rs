@@ -32,6 +32,8 @@ pub struct Saved {
     pub bounds_sent: bool,
     /// True if the queue is of the highest class, and its model is not.
     pub unexpected: bool,
+    /// True if its batches follow each other, as far as its last grant says.
+    pub runs_again: bool,
     /// The setting of the rule.
     pub setting: RuleSetting,
     /// The scale of the profile that it has, to the one of its configuration at first.
@@ -80,6 +82,7 @@ impl ModelQueue {
             reservation,
             bounds_sent,
             unexpected,
+            runs_again: self.runs_again,
             setting: self.setting,
             scale: self.scale,
             network: self.terms.network,
@@ -135,6 +138,7 @@ impl ModelQueue {
         restored.rate = rate;
         restored.setting = saved.setting;
         restored.recent = saved.recent;
+        restored.runs_again = saved.runs_again;
         restored.read_rate();
         restored.queue.extend(queued);
         restored.last_start = saved.last_start;

@@ -163,6 +163,8 @@ pub struct ModelQueue {
     /// What the meter said when its last sample ended, and the batch size that it calls for.
     rate_rps: f64,
     target: usize,
+    /// [`Grant::again`] of the last grant; true before the first.
+    runs_again: bool,
     /// How it selects at present.
     selects: SelectionRule,
     /// The policy's, for this rate.
@@ -183,17 +185,19 @@ struct SelectionRule {
     /// What is dropped.
     drop: DropRule,
     /// True if a batch for the only GPU is selected with a view to the next one, once the GPU is
-    /// granted. Until then nothing is dropped that can still be served.
+    /// granted, since that will be the queue's own too. Until then nothing is dropped that can
+    /// still be served.
     looks_ahead: bool,
 }
 
 impl SelectionRule {
-    /// The one for these terms and this setting. At a price of 0 nothing is dropped that can still
-    /// be served, not even while the model is overloaded.
-    fn of(terms: &QueueConfig, price: f32, overloaded: bool) -> SelectionRule {
+    /// The one for these terms and this setting; `runs_again` if the queue's batches follow each
+    /// other. At a price of 0 nothing is dropped that can still be served, not even while the model
+    /// is overloaded.
+    fn of(terms: &QueueConfig, price: f32, overloaded: bool, runs_again: bool) -> SelectionRule {
         let drop = terms.drop.while_overloaded(overloaded && price > 0.0);
-        let looks_ahead =
-            drop == DropRule::Exchange && terms.gpus == 1 && price > 0.0 && price < f32::INFINITY;
+        let has_price = price > 0.0 && price < f32::INFINITY;
+        let looks_ahead = drop == DropRule::Exchange && terms.gpus == 1 && runs_again && has_price;
         SelectionRule { drop: if looks_ahead { DropRule::Timeout } else { drop }, looks_ahead }
     }
 }
@@ -220,6 +224,7 @@ impl ModelQueue {
             rate: RateMeter::new(now),
             rate_rps: 0.0,
             target: 1,
+            runs_again: true,
             selects: SelectionRule { drop: DropRule::Timeout, looks_ahead: false },
             head_start: None,
             setting: RuleSetting::default(),
@@ -463,6 +468,10 @@ impl ModelQueue {
     fn on_grant(&mut self, now: Nanos, grant: Grant, sink: &mut impl ModelSink) {
         self.offered = None;
         self.update_rate(now);
+        if grant.again != self.runs_again {
+            self.runs_again = grant.again;
+            self.choose_selection();
+        }
         self.reselect(now, grant.free_at, sink);
         if grant.until < Nanos::MAX {
             self.shrink(now, grant);
@@ -532,10 +541,15 @@ impl ModelQueue {
     fn read_rate(&mut self) {
         let terms = &self.terms;
         self.rate_rps = self.rate.rate();
-        self.selects = SelectionRule::of(terms, self.setting.price, self.recent.overloaded);
         self.target = target_batch_near(terms, self.rate_rps, self.target);
         let demand = Demand { rate_rps: self.rate_rps, target: self.target, setting: self.setting, terms };
         self.head_start = terms.deferral.head_start(&demand);
+        self.choose_selection();
+    }
+
+    fn choose_selection(&mut self) {
+        let overloaded = self.recent.overloaded;
+        self.selects = SelectionRule::of(&self.terms, self.setting.price, overloaded, self.runs_again);
     }
 
     fn finalise(&self, now: Nanos, grant: Grant, candidate: Candidate) -> Dispatch {

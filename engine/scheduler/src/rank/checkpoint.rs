@@ -39,6 +39,8 @@ pub struct SavedModel {
     pub offer: Offer,
     /// True while a grant is under way.
     pub granted: bool,
+    /// True if the last batch was its own.
+    pub last: bool,
 }
 
 impl RankState {
@@ -135,11 +137,12 @@ impl RankState {
                 None if early => self.early.get(at),
                 None => self.due.get(at),
             };
-            let known = granted || delay > Nanos::ZERO || latest < Nanos::MAX;
+            let last = self.last == Some(QueueId(at as u32));
+            let known = granted || last || delay > Nanos::ZERO || latest < Nanos::MAX;
             let leaves = self.long.leaves(at).unwrap_or(Nanos::MAX);
             let precedence = u16::from(latest < Nanos::MAX && self.has_precedence[at]);
             let offer = Offer { latest, delay, early, leaves, shrinks: self.long.shrinks(at), precedence };
-            known.then_some(SavedModel { queue: QueueId(at as u32), offer, granted })
+            known.then_some(SavedModel { queue: QueueId(at as u32), offer, granted, last })
         })
     }
 
@@ -172,6 +175,9 @@ impl RankState {
             return false;
         }
         self.granted[at] = saved.granted;
+        if saved.last {
+            self.last = Some(saved.queue);
+        }
         self.delay[at] = saved.offer.delay;
         self.forget(at);
         if let Some(backfill) = self.backfill.as_mut().filter(|backfill| backfill.is_lower(at)) {

@@ -49,6 +49,8 @@ pub struct Grant {
     /// When the batch has to be over, since classes above the model's need the GPU, or it is the
     /// last one and [`Offer::shrinks`]; [`Nanos::MAX`] where it may take its time.
     pub until: Nanos,
+    /// True if the last batch on any of the GPUs, if there was one, was the model's own.
+    pub again: bool,
 }
 
 impl RankInput {
@@ -119,6 +121,8 @@ pub struct RankState {
     longest: Nanos,
     /// Models whose grant is under way: what they said before they saw it is void.
     granted: Vec<bool>,
+    /// The model that has run the last batch.
+    last: Option<QueueId>,
     /// The largest delay seen: how long before a GPU is free matching has to look at it.
     horizon: Nanos,
     /// GPUs granted or running a batch.
@@ -175,6 +179,7 @@ impl RankState {
             has_precedence: vec![false; models],
             longest: Nanos::ZERO,
             granted: vec![false; models],
+            last: None,
             horizon: Nanos::ZERO,
             busy: 0,
             completion_delay,
@@ -331,6 +336,7 @@ impl RankState {
         self.busy -= usize::from(gpu.is_busy());
         gpu.taken = false;
         if let Some(exec_at) = report.exec_at {
+            self.last = Some(report.queue);
             gpu.outstanding += 1;
             gpu.last_exec_at = exec_at;
             gpu.last_duration = report.free_at - exec_at;
@@ -544,7 +550,9 @@ impl RankState {
         self.granted[model] = true;
         let free_at = state.free_at;
         self.forget(model);
-        grant(Grant { queue: QueueId(model as u32), gpu: GpuId(gpu as u32), free_at, until });
+        let queue = QueueId(model as u32);
+        let again = self.last.is_none_or(|last| last == queue);
+        grant(Grant { queue, gpu: GpuId(gpu as u32), free_at, until, again });
     }
 }
 

@@ -13,19 +13,21 @@ struct Bench {
     grants: Vec<(u32, u32)>,
     /// When the batch of the last grant has to be over.
     until: Nanos,
+    /// True if the batch before it was of the same model.
+    again: bool,
 }
 
 impl Bench {
     fn new(gpus: usize, models: usize) -> Bench {
         let rank = RankState::new(gpus, models, false, Nanos::ZERO);
-        Bench { rank, grants: Vec::new(), until: Nanos::ZERO }
+        Bench { rank, grants: Vec::new(), until: Nanos::ZERO, again: false }
     }
 
     fn handle(&mut self, now: Nanos, input: RankInput) {
-        let Bench { rank, grants, until } = self;
+        let Bench { rank, grants, until, again } = self;
         input.apply(rank, now, &mut |g| {
             grants.push((g.queue.0, g.gpu.0));
-            *until = g.until;
+            (*until, *again) = (g.until, g.again);
         });
     }
 
@@ -103,6 +105,29 @@ fn a_gpu_that_goes_while_it_is_granted_is_hidden_after_its_report() {
     assert_eq!(bench.grants, [(0, 0)]);
     bench.handle(ms(3), RankInput::Presence { gpu: GpuId(0), is_up: true });
     assert_eq!(bench.grants, [(0, 0), (1, 0)]);
+}
+
+#[test]
+fn a_grant_says_whether_the_last_batch_was_of_the_same_model() {
+    let mut bench = Bench::new(1, 2);
+    let mut is_again = |at, model, runs: bool| {
+        bench.ready(ms(at), model, ms(1_000), Nanos::ZERO);
+        let again = bench.again;
+        let exec_at = runs.then_some(ms(at));
+        bench.report(ms(at), model, 0, exec_at, ms(at + if runs { 5 } else { 0 }));
+        if runs {
+            bench.complete(ms(at + 5), 0, ms(at + 5));
+        }
+        bench = bench.restored();
+        again
+    };
+    assert!(is_again(0, 1, true), "no batch has run");
+    assert!(is_again(10, 1, true));
+    assert!(!is_again(20, 0, false));
+    assert!(is_again(20, 1, true), "the other model gave the GPU back unused");
+    assert!(!is_again(30, 0, true));
+    assert!(is_again(40, 0, true));
+    assert!(!is_again(50, 1, true));
 }
 
 #[test]

@@ -45,6 +45,8 @@ pub struct GrantMessage {
     gpu: GpuId,
     free_at: Nanos,
     until: Nanos,
+    /// [`Grant::again`], as a number.
+    again: u64,
 }
 
 impl GrantMessage {
@@ -65,15 +67,15 @@ impl GrantMessage {
 
 impl From<Grant> for GrantMessage {
     fn from(grant: Grant) -> GrantMessage {
-        let Grant { queue, gpu, free_at, until } = grant;
-        GrantMessage { queue, gpu, free_at, until }
+        let Grant { queue, gpu, free_at, until, again } = grant;
+        GrantMessage { queue, gpu, free_at, until, again: u64::from(again) }
     }
 }
 
 impl From<GrantMessage> for Grant {
     fn from(message: GrantMessage) -> Grant {
-        let GrantMessage { queue, gpu, free_at, until } = message;
-        Grant { queue, gpu, free_at, until }
+        let GrantMessage { queue, gpu, free_at, until, again } = message;
+        Grant { queue, gpu, free_at, until, again: again != 0 }
     }
 }
 
@@ -86,7 +88,8 @@ mod tests {
     fn messages_survive_the_ring() {
         let report = GpuReport { queue: QueueId(7), gpu: GpuId(65_535), exec_at: None, free_at: Nanos(13) };
         assert_eq!(RankMessage::from(RankInput::Report(report)).input(), RankInput::Report(report));
-        let grant = Grant { queue: QueueId(7), gpu: GpuId(3), free_at: Nanos(11), until: Nanos(13) };
+        let grant =
+            Grant { queue: QueueId(7), gpu: GpuId(3), free_at: Nanos(11), until: Nanos(13), again: true };
         let message = GrantMessage::from(grant);
         assert!(Grant::from(message) == grant && !message.is_start_reserving());
         assert!(GrantMessage::start_reserving().is_start_reserving());

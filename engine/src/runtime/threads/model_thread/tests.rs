@@ -125,7 +125,8 @@ impl World {
         let after = counted(&self.thread.monitor.counting.tally);
         while let Some(message) = self.messages.pop() {
             if let RankInput::Ready { queue, .. } = message.input() {
-                let grant = Grant { queue, gpu: GpuId(0), free_at: self.now, until: Nanos::MAX };
+                let (free_at, until) = (self.now, Nanos::MAX);
+                let grant = Grant { queue, gpu: GpuId(0), free_at, until, again: true };
                 self.grants.push(grant.into()).unwrap();
             }
         }
