@@ -300,8 +300,11 @@ impl Record {
         }
     }
 
+    /// Returns the record of a grant. The GPU's number leaves room for [`AGAIN_AT`]:
+    /// [`symphony_scheduler::limits::MAX_GPUS`] is 65,536.
     #[inline]
     pub(super) fn grant(grant: Grant) -> Record {
+        const { assert!(symphony_scheduler::limits::MAX_GPUS <= 1 << AGAIN_AT) };
         let Grant { queue, gpu, free_at, until, again } = grant;
         let a = u64::from(gpu.0) | u64::from(again) << AGAIN_AT;
         Record { a, b: free_at.0, c: until.0, ..Record::of(Kind::Grant, queue) }
