@@ -324,6 +324,7 @@ fn a_request_that_is_dropped_for_its_goal_is_made_once_more_in_replays() {
             requests: requests.to_vec().into(),
             rates: vec![1.0].into(),
             counted: Nanos::ZERO..Nanos::from_millis(100),
+            amid: false,
         };
         let outcome = replay(&workload, &rule, &replayed, |_| false);
         assert_eq!(outcome.offered(), 3.0);
@@ -354,6 +355,7 @@ fn a_replay_ends_once_enough_is_bad() {
         requests: requests.into(),
         rates: vec![2_000.0].into(),
         counted: Nanos::from_millis(50)..Nanos::from_millis(500),
+        amid: false,
     };
     let until = |bad_rate: f64| {
         replay(&workload, &rule, &replayed, |found: &ReplayOutcome| found.bad_rate() > bad_rate)
@@ -362,4 +364,28 @@ fn a_replay_ends_once_enough_is_bad() {
     assert_eq!([early.offered(), whole.offered()], [900.0; 2]);
     assert!((0.1..0.13).contains(&early.bad_rate()) && whole.bad_rate() > 0.3, "{early:?} {whole:?}");
     assert!(early.busy_s < whole.busy_s);
+}
+
+/// What a replay begins with decides what it finds if it is brief.
+#[test]
+fn a_pool_with_too_many_requests_is_busy_where_a_replay_begins_amid_them() {
+    let workload = Workload::of_models(4, 1.0, vec![model(1.0, 9.0, 30.0, Arrival::Poisson)]);
+    let bad = |rate_rps: f64, amid: bool| {
+        let requests: Vec<Request> = (0..)
+            .map(|id| (id, Nanos::from_secs_f64(1.0 + id as f64 / rate_rps)))
+            .take_while(|&(_, arrival)| arrival < Nanos::from_millis(1_010))
+            .map(|(id, arrival)| {
+                let deadline = arrival + Nanos::from_millis(30);
+                Request { id, arrival, deadline, ..Request::default() }
+            })
+            .collect();
+        let counted = Nanos::from_secs(1)..Nanos::from_millis(1_010);
+        let rates = vec![rate_rps].into();
+        let came = ReplayedRequests { requests: requests.into(), rates, counted, amid };
+        replay(&workload, &replayed(DropRule::Window), &came, |_| false).bad_rate()
+    };
+    // Four GPUs serve some 2,700 a second.
+    let [idle, busy] = [false, true].map(|amid| bad(9_000.0, amid));
+    assert!(busy > idle + 0.1, "{idle} {busy}");
+    assert_eq!(bad(1_500.0, true), bad(1_500.0, false));
 }

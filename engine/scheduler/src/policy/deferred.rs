@@ -13,7 +13,14 @@ use crate::rule_setting::RuleSetting;
 use crate::workload::Workload;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
-use symphony_transport::message::{Class, Completion, Ending, QueueId, Request};
+use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, QueueId, Request};
+
+/// How many times the GPUs that there are have to be asked for where a pool counts as overloaded:
+/// under load batches become larger than the rates call for.
+const OVERLOADED: f64 = 1.2;
+
+/// Multiples of it, less their whole parts, are spread evenly over 0 to 1, however many there are.
+const GOLDEN_RATIO: f64 = 0.618_033_988_749_895;
 
 /// The scheduler of a deferring policy.
 pub struct Deferred {
@@ -92,14 +99,40 @@ impl Deferred {
 
     /// Goes on as if requests had come at these rates until now: requests per second, of each
     /// model. For a scheduler that has done nothing yet.
-    pub fn expect(&mut self, now: Nanos, rates: &[f64]) {
+    ///
+    /// If `amid`, they have really come: where they ask more of the GPUs than those can do, all run
+    /// batches, whose completions are returned.
+    pub fn expect(&mut self, now: Nanos, rates: &[f64], amid: bool) -> Vec<Completion> {
+        let mut demands = Vec::with_capacity(rates.len());
         let mut gpus = 0.0;
         for (queue, &rate_rps) in self.models.iter_mut().zip(rates) {
             queue.expect(now, rate_rps);
             let target = queue.target();
-            gpus += rate_rps * queue.config().profile.latency(target).as_secs_f64() / target as f64;
+            let run = queue.config().profile.latency(target);
+            gpus += rate_rps * run.as_secs_f64() / target as f64;
+            demands.push((gpus, run));
         }
         self.rank.expect(now, gpus);
+        let overloaded = gpus >= OVERLOADED * self.rank.gpus() as f64;
+        if amid && overloaded { self.occupy(now, &demands) } else { Vec::new() }
+    }
+
+    /// Has each GPU run a batch, of the models in proportion to the GPUs that they ask for. These
+    /// batches end evenly over what they take. `demands` has what one of each model takes, behind
+    /// the GPUs that it and those before it ask for.
+    fn occupy(&mut self, now: Nanos, demands: &[(f64, Nanos)]) -> Vec<Completion> {
+        let count = self.rank.gpus();
+        let asked = demands.last().map_or(0.0, |last| last.0);
+        let run = |index: usize| {
+            let at = (index as f64 + 0.5) / count as f64 * asked;
+            let model = demands.partition_point(|demand| demand.0 <= at).min(demands.len() - 1);
+            let left = (index as f64 * GOLDEN_RATIO + 0.5) % 1.0;
+            let finished = now + Nanos((demands[model].1.0 as f64 * left) as u64);
+            let gpu = GpuId(index as u32);
+            self.rank.occupy(gpu, now, finished);
+            Completion { batch: index as u64, started: now, finished, model: ModelId(model as u32), gpu }
+        };
+        (0..count).map(run).collect()
     }
 
     /// Lets one model act, then everything that follows from it.

@@ -216,6 +216,17 @@ impl RankState {
         self.packing = Packing { average, asked: average as usize, since: now };
     }
 
+    /// Has a GPU that idles run a batch until then, whose completion is to come.
+    pub fn occupy(&mut self, gpu: GpuId, now: Nanos, until: Nanos) {
+        let state = &mut self.gpus[gpu.0 as usize];
+        state.outstanding += 1;
+        state.last_exec_at = now;
+        state.last_duration = until - now;
+        state.free_at = until;
+        self.busy += 1;
+        self.offer(gpu);
+    }
+
     /// When [`RankState::on_timer`] is due; [`Nanos::MAX`] if never.
     #[inline]
     pub fn next_timer(&self) -> Nanos {

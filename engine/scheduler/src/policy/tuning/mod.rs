@@ -74,7 +74,7 @@ const COLLAPSED: (f64, f64) = (0.2, 1.5);
 /// The share of the cost that is left where a setting is changed for its cost alone.
 const CHEAPER: f64 = 0.97;
 
-/// The share of the GPU time of the best setting for which another one may lose more, up to what a
+/// The share of a setting's GPU time for which another one may lose more, up to what a
 /// goodput allows: the default is to take at most 1.25 times that of the rule that takes least.
 const FRUGAL: f64 = 0.8;
 
@@ -361,11 +361,14 @@ impl Tuner {
         let budgets = self.recent.iter().map(|request| request.deadline - request.arrival);
         let longest = budgets.filter(|&budget| budget < NO_DEADLINE).max().unwrap_or(Nanos::ZERO);
         let from = start + Nanos(longest.0.saturating_mul(2)).min(Nanos(span.0 / 4));
+        // In less time than many take, an idle pool would not become what it is under overload.
+        let amid = self.recent.len() >= MOST_REPLAYED;
         let Tuner { workload, recent, drop, deferral, .. } = self;
         let came = ReplayedRequests {
             requests: Cow::from(&*recent.make_contiguous()),
             rates: rates.into(),
             counted: from..last,
+            amid,
         };
         let under_stress = STRESS.map(|stress| came.faster(stress));
         // A setting that surely loses more than the best one is not tried again until what is known
@@ -405,36 +408,47 @@ impl Tuner {
     }
 
     /// Returns the setting to go on with: of those under which as few are bad as under the best,
-    /// but for noise, the one that costs least; of those that take far less GPU time and lose no
-    /// more than a goodput allows, likewise; the current one, unless that gains something.
+    /// but for noise, the one that costs least; the current one, unless that gains something; where
+    /// that loses many, the best of those that surely save some of them. In its place the cheapest
+    /// of those that take far less GPU time and lose no more than a goodput allows.
     fn best(&self, prefer: Prefer) -> RuleSetting {
-        let least = self.contenders.iter().map(Contender::badness).fold(f64::INFINITY, f64::min);
         let cheapest = |may_be: &dyn Fn(&Contender) -> bool| {
             let tried = self.contenders.iter().filter(|one| !one.rests && may_be(one));
             tried.min_by(|a, b| a.cost(prefer).total_cmp(&b.cost(prefer)))
         };
-        let best = cheapest(&|one| one.badness() <= least + SAME);
+        let least_bad = |may_be: &dyn Fn(&Contender) -> bool| {
+            let all = self.contenders.iter().filter(|one| may_be(one));
+            let least = all.map(Contender::badness).fold(f64::INFINITY, f64::min);
+            cheapest(&|one| may_be(one) && one.badness() <= least + SAME)
+        };
         let current = self.contenders.iter().find(|one| one.setting == self.current);
-        let (Some(best), Some(current)) = (best, current) else { return self.current };
-        let frugal = cheapest(&|one| is_frugal(one, best, prefer));
-        let best = frugal.unwrap_or(best);
-        let gain = current.badness() - best.badness();
-        let saves = gain > SAME / 2.0 && best.surely_saves(current) >= GAIN;
-        let is_safe = gain >= 0.0 || best.badness() <= HEADROOM || frugal.is_some();
+        let (Some(best), Some(current)) = (least_bad(&|_| true), current) else { return self.current };
+        let saves = |one: &Contender| {
+            current.badness() - one.badness() > SAME / 2.0 && one.surely_saves(current) >= GAIN
+        };
+        let is_safe = best.badness() <= current.badness().max(HEADROOM);
         let is_cheaper = best.cost(prefer) < CHEAPER * current.cost(prefer);
-        if saves || (is_safe && is_cheaper) { best.setting } else { self.current }
+        let chosen = if saves(best) || (is_safe && is_cheaper) {
+            best
+        } else if current.loss_now() > HOPELESS {
+            least_bad(&saves).unwrap_or(current)
+        } else {
+            current
+        };
+        cheapest(&|one| is_frugal(one, chosen, prefer)).unwrap_or(chosen).setting
     }
 }
 
-/// Returns true if a setting may be taken in place of the best one for the GPU time that it saves.
-fn is_frugal(one: &Contender, best: &Contender, prefer: Prefer) -> bool {
+/// Returns true if a setting may be taken in place of this one for the GPU time that it saves.
+fn is_frugal(one: &Contender, other: &Contender, prefer: Prefer) -> bool {
     prefer == Prefer::Efficiency
-        && one.cost(prefer) < FRUGAL * best.cost(prefer)
+        && one.cost(prefer) < FRUGAL * other.cost(prefer)
         && (one.badness() <= ALLOWED_BAD_RATE || one.loss_now() <= FRUGAL_LOSS)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::replay::{ReplayTally, SLICES};
     use super::*;
     use crate::policy::{self, Policy};
     use crate::workload::WorkloadModel;
@@ -581,6 +595,45 @@ mod tests {
         assert_eq!(best([45.0, 900.0], 0.79, Prefer::Efficiency), waits, "whatever is lost under stress");
         assert_eq!(best([45.0, 90.0], 2.00, Prefer::Latency), starts_early, "only GPU time is worth it");
         assert_eq!(best([0.0, 0.0], 0.81, Prefer::Efficiency), waits, "it loses nothing");
+    }
+
+    #[test]
+    fn gpu_time_is_saved_whatever_is_in_use_where_the_best_setting_is_not_taken() {
+        let settings = [0.0, 1.0, 2.0].map(|patience| RuleSetting { patience, ..Default::default() });
+        let mut tuner = tuner();
+        tuner.current = settings[0];
+        let mut best = |busy_s| {
+            let of = |at: usize, stressed, busy_s| Contender::tried(settings[at], [0.0, stressed], busy_s);
+            tuner.contenders = vec![of(0, 0.0, 1.0), of(1, 10.0, 0.9), of(2, 60.0, busy_s)];
+            tuner.best(Prefer::Efficiency)
+        };
+        assert_eq!(best(0.79), settings[2], "a fifth less than the one in use");
+        assert_eq!(best(0.81), settings[0], "the cheaper of two equally good ones is not safe");
+    }
+
+    #[test]
+    fn where_many_are_lost_the_best_of_those_that_save_some_is_taken() {
+        let settings = [0.0, 1.0, 2.0].map(|patience| RuleSetting { patience, ..Default::default() });
+        let mut tuner = tuner();
+        tuner.current = settings[0];
+        let mut best = |lost: [[f64; 2]; 3]| {
+            let of = |(&setting, lost): (&RuleSetting, [f64; 2])| {
+                let mut one = Contender::all(setting, &[]).next().unwrap();
+                one.find(1.0, |_, _| ReplayOutcome {
+                    models: lost.map(|bad| ReplayTally { offered: 5_000.0, bad }).into(),
+                    busy_s: 1.0,
+                    bad_in: [(lost[0] + lost[1]) / SLICES as f64; SLICES],
+                    ..ReplayOutcome::default()
+                });
+                one
+            };
+            tuner.contenders = settings.iter().zip(lost).map(of).collect();
+            tuner.best(Prefer::Efficiency)
+        };
+        assert_eq!(best([[4_500.0, 500.0], [2_500.0, 2_600.0], [3_000.0, 1_000.0]]), settings[2]);
+        assert_eq!(best([[4_500.0, 500.0], [2_500.0, 2_600.0], [3_000.0, 2_500.0]]), settings[0]);
+        let few = [[150.0, 10.0], [75.0, 90.0], [100.0, 20.0]];
+        assert_eq!(best(few), settings[0], "that the best one saves none is a reason to stay");
     }
 
     #[test]

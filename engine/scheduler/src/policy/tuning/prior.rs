@@ -82,7 +82,8 @@ impl Limits {
         let requests = made_up(&workload, &rates, &arrived.shapes(), count);
         let Some(last) = requests.last() else { return };
         let counted = Nanos(last.arrival.0 / 8)..last.arrival;
-        let full_load = ReplayedRequests { requests: (&requests).into(), rates: (&rates).into(), counted };
+        let full_load =
+            ReplayedRequests { requests: (&requests).into(), rates: (&rates).into(), counted, amid: false };
         let mut best = LAST;
         let mut point = START.0;
         for (at, &setting) in settings.iter().enumerate() {

@@ -107,6 +107,9 @@ pub struct ReplayedRequests<'a> {
     pub rates: Cow<'a, [f64]>,
     /// The time in which requests count. Those that arrive later do too.
     pub counted: Range<Nanos>,
+    /// True if others came before, at these rates: a pool that is overloaded runs batches from the
+    /// start.
+    pub amid: bool,
 }
 
 impl ReplayedRequests<'_> {
@@ -119,6 +122,7 @@ impl ReplayedRequests<'_> {
             requests: self.requests.iter().map(|request| moved(request, pressed(request.arrival))).collect(),
             rates: self.rates.iter().map(|rate| rate * stress).collect(),
             counted: pressed(self.counted.start)..pressed(self.counted.end),
+            amid: self.amid,
         }
     }
 }
@@ -145,7 +149,7 @@ pub fn replay(
 ) -> ReplayOutcome {
     let Some(first) = replayed.requests.first() else { return ReplayOutcome::default() };
     let mut scheduler = Deferred::new(workload, rule.drop, rule.deferral, rule.setting);
-    scheduler.expect(first.arrival, &replayed.rates);
+    let running = scheduler.expect(first.arrival, &replayed.rates, replayed.amid);
     let counted = replayed.counted.clone();
     let mut models = vec![ReplayTally::default(); workload.models.len()];
     for request in replayed.requests.iter().filter(|request| request.arrival >= counted.start) {
@@ -153,8 +157,8 @@ pub fn replay(
     }
     let outcome = ReplayOutcome { models, ..ReplayOutcome::default() };
     let mut arrivals = replayed.requests.iter().peekable();
-    let mut gpus =
-        ReplayedGpus { counted, completions: BinaryHeap::new(), again: Vec::new(), outcome, lost: false };
+    let completions = running.into_iter().map(|batch| Reverse(batch.into())).collect();
+    let mut gpus = ReplayedGpus { counted, completions, again: Vec::new(), outcome, lost: false };
     loop {
         let arrival = arrivals.peek().map_or(Nanos::MAX, |next| next.arrival);
         let completion = gpus.completions.peek().map_or(Nanos::MAX, |next| next.0.finished);
@@ -188,6 +192,12 @@ struct ReplayedBatch {
     started: Nanos,
     model: ModelId,
     gpu: GpuId,
+}
+
+impl From<Completion> for ReplayedBatch {
+    fn from(Completion { batch, started, finished, model, gpu }: Completion) -> ReplayedBatch {
+        ReplayedBatch { finished, batch, started, model, gpu }
+    }
 }
 
 /// GPUs that take what the profiles say: a batch starts when it is to start.
