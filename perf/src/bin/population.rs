@@ -23,7 +23,8 @@ use symphony_perf::population::summary::{distributions, room, table, without_cha
 #[command(name = "population", version, after_help = AFTER_HELP)]
 struct PopulationOptions {
     /// The half to run: `tune`, to find a rule on, or `report`, which is only looked at to report;
-    /// the file says how often. Or `mixed`: workloads of another kind, whose models differ more
+    /// the file says how often. Or a list beside them: `mixed`, whose models differ more; `faults`,
+    /// on which faults were looked for; `fresh`, which was run once
     #[arg(long, default_value = "tune", value_name = "HALF", value_parser = half)]
     half: Half,
     /// Rules, each a policy, or a policy and a drop rule as in work-conserving:timeout;
@@ -69,7 +70,7 @@ fn default_rules() -> Vec<Rule> {
 }
 
 fn half(name: &str) -> Result<Half, String> {
-    Half::parse(name).ok_or_else(|| "give tune, report or mixed".to_owned())
+    Half::parse(name).ok_or_else(|| "give tune, report, mixed, faults or fresh".to_owned())
 }
 
 fn workload_file(name: &str) -> Result<String, String> {

@@ -17,7 +17,7 @@ pub const VERSION: u32 = 4;
 /// The seed of all of them.
 const SEED: u64 = 1;
 
-/// The number of workloads in each half, and of mixed ones.
+/// The number of workloads in each half, and in each list beside them.
 pub const HALF: usize = 400;
 
 /// The requests that each model gets at any rate, unless that takes over [`LONGEST`]: of fewer, one
@@ -55,7 +55,7 @@ const PHASES: [(f64, f64); 2] = [(0.3, 5.0), (1.0, 4.0)];
 /// A run has at least so many rounds of all phases.
 const ROUNDS: u64 = 3;
 
-/// A half of the population, or the workloads beside it.
+/// A half of the population, or a list of workloads beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Half {
     /// The half on which a rule is found.
@@ -65,11 +65,15 @@ pub enum Half {
     /// Workloads of another kind: each model has arrivals, a rate and a tightness of its SLO of its
     /// own. In a third of them all rates go up and down together, in another third each by itself.
     Mixed,
+    /// Workloads like those of the halves, on which faults of the default were looked for.
+    Faults,
+    /// Others like them, that were run once to see what holds where nobody had looked.
+    Fresh,
 }
 
 impl Half {
-    /// Both halves, and the mixed workloads.
-    pub const ALL: [Half; 3] = [Half::Tune, Half::Report, Half::Mixed];
+    /// Both halves, and the lists beside them.
+    pub const ALL: [Half; 5] = [Half::Tune, Half::Report, Half::Mixed, Half::Faults, Half::Fresh];
 
     /// Returns the name in workloads' names and on the command line.
     pub fn name(self) -> &'static str {
@@ -77,6 +81,19 @@ impl Half {
             Half::Tune => "tune",
             Half::Report => "report",
             Half::Mixed => "mixed",
+            Half::Faults => "faults",
+            Half::Fresh => "fresh",
+        }
+    }
+
+    /// Returns the number that its first workload has in the order of all that can be drawn.
+    fn first(self) -> usize {
+        match self {
+            Half::Tune => 0,
+            Half::Report => HALF,
+            Half::Mixed => 2 * HALF,
+            Half::Faults => 10_000,
+            Half::Fresh => 12_000,
         }
     }
 
@@ -87,7 +104,7 @@ impl Half {
 
     /// Returns workload number `number`, from 0 and below [`HALF`].
     pub fn workload(self, number: usize) -> Workload {
-        let seed = stream_seed(SEED, (number + self as usize * HALF) as u64);
+        let seed = stream_seed(SEED, (self.first() + number) as u64);
         let mut draw = Draw(Pcg64Mcg::seed_from_u64(seed));
         let gpus = draw.log_uniform(1.0, 129.0) as usize;
         let count = draw.log_uniform(1.0, 49.0) as usize;
@@ -314,7 +331,7 @@ mod tests {
     fn a_workload_is_the_same_each_time_and_no_two_are_alike() {
         let seeds: HashSet<u64> = all().map(|workload| workload.seed).collect();
         assert_eq!(seeds.len(), Half::ALL.len() * HALF);
-        for name in ["tune-000", "report-399", "mixed-007"] {
+        for name in ["tune-000", "report-399", "mixed-007", "faults-120", "fresh-003"] {
             assert_eq!(Half::by_name(name), Half::by_name(name));
             assert_eq!(Half::by_name(name).unwrap().name, name);
         }

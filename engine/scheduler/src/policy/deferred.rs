@@ -20,7 +20,7 @@ use symphony_transport::message::{Class, Completion, Ending, GpuId, ModelId, Que
 const OVERLOADED: f64 = 1.2;
 
 /// Multiples of it, less their whole parts, are spread evenly over 0 to 1, however many there are.
-const GOLDEN_RATIO: f64 = 0.618_033_988_749_895;
+const GOLDEN_SECTION: f64 = 0.618_033_988_749_895;
 
 /// The scheduler of a deferring policy.
 pub struct Deferred {
@@ -126,7 +126,7 @@ impl Deferred {
         let run = |index: usize| {
             let at = (index as f64 + 0.5) / count as f64 * asked;
             let model = demands.partition_point(|demand| demand.0 <= at).min(demands.len() - 1);
-            let left = (index as f64 * GOLDEN_RATIO + 0.5) % 1.0;
+            let left = (index as f64 * GOLDEN_SECTION + 0.5) % 1.0;
             let finished = now + Nanos((demands[model].1.0 as f64 * left) as u64);
             let gpu = GpuId(index as u32);
             self.rank.occupy(gpu, now, finished);
