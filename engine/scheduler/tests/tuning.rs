@@ -310,6 +310,16 @@ fn replayed(drop: DropRule) -> ReplayedRule {
     ReplayedRule { drop, deferral: deferral("symphony").unwrap(), setting: RuleSetting::default() }
 }
 
+/// Returns so many requests at this rate, the first one at `from`, each with this time until its
+/// deadline.
+fn even_requests(count: u64, from: Nanos, rate_rps: f64, budget: Nanos) -> Vec<Request> {
+    let request = |id: u64| {
+        let arrival = from + Nanos::from_secs_f64(id as f64 / rate_rps);
+        Request { id, arrival, deadline: arrival + budget, ..Request::default() }
+    };
+    (0..count).map(request).collect()
+}
+
 /// The deadline of a query's stage may be a goal: what is dropped for it is asked for again, in a
 /// replay as in the pool.
 #[test]
@@ -345,14 +355,8 @@ fn a_request_that_is_dropped_for_its_goal_is_made_once_more_in_replays() {
 fn a_replay_ends_once_enough_is_bad() {
     let workload = Workload::of_models(1, 1.0, vec![model(1.0, 9.0, 30.0, Arrival::Poisson)]);
     let rule = replayed(DropRule::Window);
-    let requests: Vec<Request> = (0..1_000)
-        .map(|id| {
-            let arrival = Nanos::from_millis_f64(id as f64 * 0.5);
-            Request { id, arrival, deadline: arrival + Nanos::from_millis(25), ..Request::default() }
-        })
-        .collect();
     let replayed = ReplayedRequests {
-        requests: requests.into(),
+        requests: even_requests(1_000, Nanos::ZERO, 2_000.0, Nanos::from_millis(25)).into(),
         rates: vec![2_000.0].into(),
         counted: Nanos::from_millis(50)..Nanos::from_millis(500),
         amid: false,
@@ -371,15 +375,9 @@ fn a_replay_ends_once_enough_is_bad() {
 fn a_pool_with_too_many_requests_is_busy_where_a_replay_begins_amid_them() {
     let workload = Workload::of_models(4, 1.0, vec![model(1.0, 9.0, 30.0, Arrival::Poisson)]);
     let bad = |rate_rps: f64, amid: bool| {
-        let requests: Vec<Request> = (0..)
-            .map(|id| (id, Nanos::from_secs_f64(1.0 + id as f64 / rate_rps)))
-            .take_while(|&(_, arrival)| arrival < Nanos::from_millis(1_010))
-            .map(|(id, arrival)| {
-                let deadline = arrival + Nanos::from_millis(30);
-                Request { id, arrival, deadline, ..Request::default() }
-            })
-            .collect();
         let counted = Nanos::from_secs(1)..Nanos::from_millis(1_010);
+        let count = (rate_rps * (counted.end - counted.start).as_secs_f64()) as u64;
+        let requests = even_requests(count, counted.start, rate_rps, Nanos::from_millis(30));
         let rates = vec![rate_rps].into();
         let came = ReplayedRequests { requests: requests.into(), rates, counted, amid };
         replay(&workload, &replayed(DropRule::Window), &came, |_| false).bad_rate()

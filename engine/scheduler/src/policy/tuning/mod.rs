@@ -74,8 +74,8 @@ const COLLAPSED: (f64, f64) = (0.2, 1.5);
 /// The share of the cost that is left where a setting is changed for its cost alone.
 const CHEAPER: f64 = 0.97;
 
-/// The share of a setting's GPU time for which another one may lose more, up to what a
-/// goodput allows: the default is to take at most 1.25 times that of the rule that takes least.
+/// The share of a setting's GPU time for which another one may lose more, up to what a goodput
+/// allows: the default is to take at most 1.25 times that of the rule that takes least.
 const FRUGAL: f64 = 0.8;
 
 /// What that one may lose now, with its handicap, whatever it would lose under stress. What it
