@@ -1,6 +1,6 @@
 //! The load for which settings were compared, and whether recent requests are of another one.
 //! Bursts make the rate of a short time vary; so a rate counts as another only beyond what the
-//! variation within that time explains.
+//! variation within that time and before explains.
 
 use alloc::collections::VecDeque;
 use symphony_transport::message::Request;
@@ -8,7 +8,7 @@ use symphony_transport::message::Request;
 /// The factor by which the rate changes that makes all that was found void.
 const CHANGE: f64 = 1.25;
 
-/// The number of standard errors that the change has to be larger than.
+/// The number of standard errors that the change of the rate has to be larger than.
 const ERRORS: f64 = 4.0;
 
 /// The parts of the time in which requests are counted, for the error of their rate.
@@ -23,6 +23,8 @@ pub(super) const KEPT: f64 = 0.8;
 pub(super) struct Load {
     /// Requests per second.
     rate: f64,
+    /// The standard error of the rate.
+    error: f64,
     /// The seconds in which they came; 0 before the first.
     span: f64,
     /// The highest rate of a look, faded from look to look.
@@ -42,20 +44,26 @@ impl Load {
         let span = (last.arrival - first.arrival).as_secs_f64().max(1e-3);
         let rate = recent.len() as f64 / span;
         let far = rate.max(self.rate) > CHANGE * rate.min(self.rate);
-        let changed = self.span > 0.0 && far && (rate - self.rate).abs() > ERRORS * error(recent, span);
+        let error = standard_error(recent, span);
+        let changed = self.span > 0.0 && far && (rate - self.rate).abs() > ERRORS * error.hypot(self.error);
         let times = changed.then(|| rate / self.rate);
         let peak = rate.max(KEPT * self.peak);
         if changed {
             *self = Load::default();
         }
         let both = self.span + span;
-        *self = Load { rate: (self.rate * self.span + rate * span) / both, span: both, peak };
+        *self = Load {
+            rate: (self.rate * self.span + rate * span) / both,
+            error: (self.error * self.span).hypot(error * span) / both,
+            span: both,
+            peak,
+        };
         times
     }
 }
 
 /// The standard error of the rate of requests that came within `span` seconds.
-fn error(recent: &VecDeque<Request>, span: f64) -> f64 {
+fn standard_error(recent: &VecDeque<Request>, span: f64) -> f64 {
     let mut counts = [0.0_f64; SLICES];
     let start = recent[0].arrival;
     for request in recent {
@@ -94,6 +102,10 @@ mod tests {
         let mut bursty = Load::default();
         assert_eq!(bursty.add(&bursts(3_000, 300, 300_000)), None);
         assert_eq!(bursty.add(&bursts(900, 300, 300_000)), None);
+        // A look in the midst of bursts, then one between two of them.
+        let mut first = Load::default();
+        assert_eq!(first.add(&bursts(900, 300, 300_000)), None);
+        assert_eq!(first.add(&bursts(150, 1, 3_333)), None);
         // The same rate, evenly.
         let mut even = Load { rate: 1_000.0, span: 3.0, ..Load::default() };
         assert!(even.add(&bursts(900, 1, 667)).is_some());
