@@ -21,7 +21,8 @@ pub trait Scheduler: Send {
     fn on_completion(&mut self, now: Nanos, completion: Completion, out: &mut dyn Decisions);
     /// Acts on the timer that [`Scheduler::next_timer`] returned.
     fn on_timer(&mut self, now: Nanos, out: &mut dyn Decisions);
-    /// Returns the time of the next call of [`Scheduler::on_timer`]; [`Nanos::MAX`] for none.
+    /// Returns the time of the next call of [`Scheduler::on_timer`], at once if it has passed;
+    /// [`Nanos::MAX`] for none.
     fn next_timer(&self) -> Nanos;
     /// Returns what was learnt of the run times of each application of a model; nothing where the
     /// policy learns none, or all requests of the model take the same time.

@@ -57,7 +57,8 @@ pub(super) fn simulate_until(
     let mut events = 0u64;
     loop {
         let arrival = traffic.next_at();
-        let timer = scheduler.next_timer();
+        // A timer whose time has passed when it is set is due at once.
+        let timer = scheduler.next_timer().max(gpus.now);
         let completion = gpus.next_completion();
         let now = arrival.min(timer).min(completion);
         if now == Nanos::MAX {
@@ -93,4 +94,70 @@ pub(super) fn simulate_until(
         if policy.options().contains(&"drop") { options.drop.unwrap_or(policy.drop()).name() } else { "own" };
     let queries = gpus.queries.map_or_else(Vec::new, |queries| queries.finish(workload));
     Ok(gpus.report.finish(workload, policy.name(), drop, events, queries))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{Decisions, Scheduler};
+    use crate::profile::Profile;
+    use crate::workload::WorkloadModel;
+    use alloc::boxed::Box;
+    use symphony_transport::message::{Completion, Ending, Request};
+
+    /// Drops each request by a timer that had to be set earlier.
+    #[derive(Default)]
+    struct Belated {
+        waiting: Vec<Request>,
+        last: Nanos,
+    }
+
+    impl Scheduler for Belated {
+        fn on_request(&mut self, now: Nanos, request: Request, _: &mut dyn Decisions) {
+            self.last = now;
+            self.waiting.push(request);
+        }
+
+        fn on_completion(&mut self, _: Nanos, _: Completion, _: &mut dyn Decisions) {}
+
+        fn on_timer(&mut self, now: Nanos, out: &mut dyn Decisions) {
+            assert!(now >= self.last, "{now:?} after {:?}", self.last);
+            self.waiting.drain(..).for_each(|request| out.end(&request, Ending::DroppedInQueue, now));
+        }
+
+        fn next_timer(&self) -> Nanos {
+            if self.waiting.is_empty() { Nanos::MAX } else { Nanos(self.last.0 / 2) }
+        }
+    }
+
+    #[derive(Debug)]
+    struct BelatedPolicy;
+
+    impl Policy for BelatedPolicy {
+        fn name(&self) -> &'static str {
+            "belated"
+        }
+
+        fn about(&self) -> &'static str {
+            "sets its timers too late"
+        }
+
+        fn options(&self) -> &'static [&'static str] {
+            &[]
+        }
+
+        fn scheduler(&self, _: &Workload, _: &PolicyOptions) -> Box<dyn Scheduler> {
+            Box::new(Belated::default())
+        }
+    }
+
+    #[test]
+    fn a_timer_whose_time_has_passed_is_due_at_once() {
+        let profile = Profile::linear(Nanos(1), Nanos(9), 4).unwrap();
+        let workload = Workload::of_models(1, 100.0, vec![WorkloadModel::new("m", profile, Nanos(100))]);
+        let workload = Workload { duration: Nanos::from_secs(1), ..workload };
+        let report = simulate(&workload, &BelatedPolicy, &PolicyOptions::default()).unwrap();
+        let model = &report.models[0];
+        assert!(model.dropped > 50 && model.dropped == model.offered, "{model:?}");
+    }
 }
