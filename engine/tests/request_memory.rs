@@ -13,7 +13,7 @@ use peak_memory::{PeakMemory, peak_of};
 use prost::encoding::encode_varint;
 use std::io::Write;
 use symphony::api::reading::{Reader, Refused, Understood};
-use symphony::runtime::frontend::{Class, ModelInfo, SlotState};
+use symphony::runtime::frontend::{ModelInfo, SlotState};
 use symphony_gpu::{DataType, Signature, TensorSpec};
 use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
@@ -31,22 +31,14 @@ const MAX_SLICE: usize = 256 << 10;
 fn reader(datatype: DataType, elements: usize) -> Reader {
     let input = TensorSpec { name: "x".into(), datatype, shape: vec![elements] };
     let model = ModelInfo {
-        id: ModelId(0),
         name: "m".into(),
         version: 1,
         platform: "emulated".into(),
         signature: Signature::of_rows(vec![input], Vec::new()),
-        defaults: Default::default(),
-        sizes: None,
-        application: None,
-        variant: None,
         slo: Nanos::from_millis(25),
         max_batch: 8,
-        profile: symphony_scheduler::profile::Profile::of_nothing().into(),
-        rolls: false,
-        class: Class::HIGHEST,
-        thread: 0,
         state: SlotState::Serving,
+        ..ModelInfo::vacant(ModelId(0), 0)
     };
     Reader::new(model, 4, LIMIT)
 }

@@ -11,10 +11,9 @@ use http::HeaderMap;
 use peak_memory::{PeakMemory, peak_of};
 use prost::Message;
 use symphony::api::reading::{Reader, Understood};
-use symphony_transport::Nanos;
-use symphony::runtime::frontend::{Class, ModelInfo, SlotState};
+use symphony::runtime::frontend::{ModelInfo, SlotState};
 use symphony_gpu::{DataType, Signature, TensorSpec};
-use symphony_scheduler::profile::Profile;
+use symphony_transport::Nanos;
 use symphony_transport::message::ModelId;
 
 /// The most rows of a request.
@@ -62,22 +61,14 @@ fn model(choice: u8) -> ModelInfo {
     };
     let outputs = vec![tensor("OUTPUT0", DataType::Fp32, &[2])];
     ModelInfo {
-        id: ModelId(0),
         name: "model".to_owned(),
         version: 1,
         platform: "emulated".to_owned(),
         signature: Signature::of_rows(inputs, outputs),
-        sizes: None,
-        application: None,
-        variant: None,
-        defaults: Default::default(),
         slo: Nanos::from_millis(25),
         max_batch: 8,
-        profile: Profile::of_nothing().into(),
-        rolls: false,
-        class: Class::HIGHEST,
-        thread: 0,
         state: SlotState::Serving,
+        ..ModelInfo::vacant(ModelId(0), 0)
     }
 }
 

@@ -26,7 +26,10 @@ fuzz_target!(|text: &str| {
         (Ok(notes), Ok(same)) => assert_eq!(notes.len(), same.len()),
         (Err(diagnostics), Err(same)) => {
             assert_eq!(diagnostics.0.len(), same.0.len());
-            assert!(diagnostics.0.iter().all(|diagnostic| (1..=lines).contains(&diagnostic.line)), "{diagnostics}");
+            assert!(
+                diagnostics.0.iter().all(|diagnostic| (1..=lines).contains(&diagnostic.line)),
+                "{diagnostics}"
+            );
         }
         (read, other) => panic!("{read:?} became {other:?}"),
     }

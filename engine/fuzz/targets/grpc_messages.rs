@@ -34,7 +34,9 @@ fuzz_target!(|input: &[u8]| {
     match kind {
         0 => {
             survives::<ModelInferRequest>(message);
-            if let Ok(read) = symphony_fuzz::bounded(|| reader.grpc(&HeaderMap::new(), symphony_fuzz::enveloped(message))) {
+            if let Ok(read) =
+                symphony_fuzz::bounded(|| reader.grpc(&HeaderMap::new(), symphony_fuzz::enveloped(message)))
+            {
                 symphony_fuzz::check(&reader, &read);
             }
         }

@@ -256,7 +256,7 @@ fn wire(spec: &TensorSpec, bytes: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::frontend::{Class, SlotState};
+    use crate::runtime::frontend::SlotState;
     use hyper::header::HeaderValue;
     use prost::Message;
     use symphony_gpu::Signature;
@@ -275,22 +275,14 @@ mod tests {
             spec("b", DataType::Bool, &[3]),
         ];
         let model = ModelInfo {
-            id: ModelId(0),
             name: "m".into(),
             version: 1,
             platform: "emulated".into(),
             signature: Signature::of_rows(inputs, Vec::new()),
-            defaults: Default::default(),
-            sizes: None,
-            application: None,
-            variant: None,
             slo: Nanos::from_millis(25),
             max_batch: 8,
-            profile: symphony_scheduler::profile::Profile::of_nothing().into(),
-            rolls: false,
-            class: Class::HIGHEST,
-            thread: 0,
             state: SlotState::Serving,
+            ..ModelInfo::vacant(ModelId(0), 0)
         };
         Reader::new(model, 4, 1 << 16)
     }

@@ -206,7 +206,6 @@ fn is_no_sequence(value: &ParameterValue) -> bool {
 mod tests {
     use super::*;
     use crate::runtime::frontend::SlotState;
-    use symphony_gpu::Signature;
     use symphony_transport::message::ModelId;
 
     fn ms(ms: u64) -> Nanos {
@@ -215,22 +214,14 @@ mod tests {
 
     fn model(class: Class) -> ModelInfo {
         ModelInfo {
-            id: ModelId(0),
             name: "m".into(),
             version: 1,
             platform: "emulated".into(),
-            signature: Signature::default(),
-            defaults: Default::default(),
-            sizes: None,
-            application: None,
-            variant: None,
             slo: ms(25),
             max_batch: 8,
-            profile: symphony_scheduler::profile::Profile::of_nothing().into(),
-            rolls: false,
             class,
-            thread: 0,
             state: SlotState::Serving,
+            ..ModelInfo::vacant(ModelId(0), 0)
         }
     }
 

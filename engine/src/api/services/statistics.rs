@@ -206,8 +206,7 @@ impl Statistics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::frontend::{Class, SlotState};
-    use symphony_gpu::Signature;
+    use crate::runtime::frontend::SlotState;
     use symphony_transport::message::GpuId;
 
     fn reply(outcome: Outcome, batch_size: u32) -> EngineReply {
@@ -229,22 +228,13 @@ mod tests {
 
     fn model(version: u64) -> ModelInfo {
         ModelInfo {
-            id: ModelId(3),
             name: "m".into(),
             version,
             platform: "emulated".into(),
-            signature: Signature::default(),
-            defaults: Default::default(),
-            sizes: None,
-            application: None,
-            variant: None,
             slo: Nanos(8_000),
             max_batch: 8,
-            profile: symphony_scheduler::profile::Profile::of_nothing().into(),
-            rolls: false,
-            class: Class::HIGHEST,
-            thread: 0,
             state: SlotState::Serving,
+            ..ModelInfo::vacant(ModelId(3), 0)
         }
     }
 

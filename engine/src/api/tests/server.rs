@@ -4,9 +4,7 @@
 use crate::api::{ApiConfig, ApiHandle, start};
 use crate::runtime::FaultLatch;
 use crate::runtime::clock::Clock;
-use crate::runtime::frontend::{
-    Class, Frontend, FrontendPeer, FrontendSetup, ModelInfo, ModelTable, SlotState,
-};
+use crate::runtime::frontend::{Frontend, FrontendPeer, FrontendSetup, ModelInfo, ModelTable, SlotState};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -49,22 +47,14 @@ fn models() -> Arc<[ModelInfo]> {
         ..signature.clone()
     };
     let model = |(at, name): (usize, &&str)| ModelInfo {
-        id: ModelId(at as u32),
         name: name.to_string(),
         version: 1,
         platform: "emulated".into(),
         signature: if *name == "large" { large.clone() } else { signature.clone() },
-        defaults: Default::default(),
-        sizes: None,
-        application: None,
-        variant: None,
         slo: if *name == "late" { Nanos::from_millis(1) } else { Nanos::from_secs(100) },
         max_batch: 8,
-        profile: symphony_scheduler::profile::Profile::of_nothing().into(),
-        rolls: false,
-        class: Class::HIGHEST,
-        thread: 0,
         state: SlotState::Serving,
+        ..ModelInfo::vacant(ModelId(at as u32), 0)
     };
     MODELS.iter().enumerate().map(model).collect()
 }

@@ -71,7 +71,7 @@ pub struct ModelInfo {
 
 impl ModelInfo {
     /// Returns a vacant model slot of that ModelThread.
-    pub(crate) fn vacant(id: ModelId, thread: usize) -> ModelInfo {
+    pub fn vacant(id: ModelId, thread: usize) -> ModelInfo {
         ModelInfo {
             id,
             name: String::new(),

@@ -284,28 +284,18 @@ fn status(outcome: InferOutcome) -> Option<Status> {
 pub(super) mod tests {
     use super::super::tracer::{Call, TracedStage};
     use super::*;
-    use crate::runtime::frontend::{Class, ModelInfo, SlotState, Timeline};
-    use symphony_gpu::Signature;
+    use crate::runtime::frontend::{ModelInfo, SlotState, Timeline};
     use symphony_transport::message::ModelId;
 
     pub(in crate::telemetry::otlp) fn model() -> ModelInfo {
         ModelInfo {
-            id: ModelId(0),
             name: "m".into(),
             version: 4,
             platform: "emulated".into(),
-            signature: Signature::default(),
-            defaults: Default::default(),
-            sizes: None,
-            application: None,
-            variant: None,
             slo: Nanos::from_millis(25),
             max_batch: 8,
-            profile: symphony_scheduler::profile::Profile::of_nothing().into(),
-            rolls: false,
-            class: Class::HIGHEST,
-            thread: 0,
             state: SlotState::Serving,
+            ..ModelInfo::vacant(ModelId(0), 0)
         }
     }
 
