@@ -9,7 +9,6 @@ use super::services::tokens::Tokens;
 use crate::config::HttpLimits;
 use crate::runtime::{Idle, Placement};
 use crate::telemetry::Telemetry;
-use ipnet::IpNet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,42 +38,10 @@ pub struct ApiConfig {
     pub share_port: bool,
     /// The core of the thread, and its waiting: [`Idle::Spin`] if no other thread uses the core.
     pub placement: Placement,
-    /// The largest request body, in bytes.
-    pub max_body_bytes: usize,
-    /// The most memory that all requests being read may hold together, in bytes.
-    pub max_bodies_bytes: usize,
-    /// The most memory that the requests of one connection being read may hold, in bytes. A request
-    /// holds up to three times its body's size for a moment.
-    pub max_connection_bytes: usize,
-    /// The most memory that the requests of one remote address being read may hold, in bytes.
-    pub max_peer_bytes: usize,
+    /// The limits and time-outs of requests and connections.
+    pub limits: HttpLimits,
     /// The largest request line with headers, in bytes.
     pub max_head_bytes: usize,
-    /// The most open connections, those of an admin listener not included.
-    pub max_connections: usize,
-    /// The most open connections of an admin listener.
-    pub max_admin_connections: usize,
-    /// The most open connections of one remote address, of `max_connections`.
-    pub max_connections_per_peer: usize,
-    /// The addresses to which `max_connections_per_peer` and `max_peer_bytes` do not apply.
-    pub unlimited_peers: Vec<IpNet>,
-    /// The most requests in flight on an HTTP/2 connection.
-    pub max_requests_at_once: usize,
-    /// The longest time from a head's first byte to its last.
-    pub header_timeout: Duration,
-    /// The longest pause in a body.
-    pub read_timeout: Duration,
-    /// The longest time for a whole body.
-    pub body_timeout: Duration,
-    /// The longest time in which a client may take nothing of its response.
-    pub write_timeout: Duration,
-    /// The longest time that a connection stays open between requests.
-    pub idle_timeout: Duration,
-    /// The time without bytes after which an HTTP/2 connection is sent a PING; without an answer in
-    /// as long again it is closed, with all its calls.
-    pub keep_alive: Duration,
-    /// The longest time that a gRPC stream stays open without a request.
-    pub stream_idle_timeout: Duration,
     /// The longest time that [`ApiHandle::stop`](super::ApiHandle::stop) waits for requests in
     /// flight.
     pub stop_timeout: Duration,
@@ -90,11 +57,6 @@ pub struct ApiConfig {
 impl ApiConfig {
     /// Returns the defaults, listening at `addr`.
     pub fn at(addr: SocketAddr) -> ApiConfig {
-        ApiConfig::with_limits(addr, &HttpLimits::default())
-    }
-
-    /// Returns the defaults with the limits of a CONFIG, listening at `addr`.
-    pub fn with_limits(addr: SocketAddr, limits: &HttpLimits) -> ApiConfig {
         ApiConfig {
             addr,
             grpc: None,
@@ -105,23 +67,8 @@ impl ApiConfig {
             allowed_hosts: Vec::new(),
             share_port: false,
             placement: Placement { core: None, idle: Idle::Nap },
-            max_body_bytes: limits.max_body_bytes,
-            max_bodies_bytes: limits.max_bodies_bytes,
-            max_connection_bytes: limits.max_connection_bytes,
-            max_peer_bytes: limits.max_peer_bytes,
+            limits: HttpLimits::default(),
             max_head_bytes: 32 << 10,
-            max_connections: limits.max_connections,
-            max_admin_connections: limits.max_admin_connections,
-            max_connections_per_peer: limits.max_connections_per_peer,
-            unlimited_peers: limits.unlimited_peers.clone(),
-            max_requests_at_once: limits.max_in_flight_per_connection,
-            header_timeout: limits.header_timeout,
-            read_timeout: limits.read_timeout,
-            body_timeout: limits.body_timeout,
-            write_timeout: limits.write_timeout,
-            idle_timeout: limits.idle_timeout,
-            keep_alive: limits.keep_alive,
-            stream_idle_timeout: limits.stream_idle_timeout,
             stop_timeout: Duration::from_secs(30),
             turn_clock: TurnClock::default(),
             telemetry: None,
@@ -133,33 +80,33 @@ impl ApiConfig {
     pub(super) fn connection_limits(&self) -> ConnectionLimits {
         ConnectionLimits {
             max_head_bytes: self.max_head_bytes,
-            max_requests_at_once: self.max_requests_at_once,
-            header_timeout: self.header_timeout,
-            write_timeout: self.write_timeout,
-            idle_timeout: self.idle_timeout,
-            keep_alive: self.keep_alive,
+            max_requests_at_once: self.limits.max_in_flight_per_connection,
+            header_timeout: self.limits.header_timeout,
+            write_timeout: self.limits.write_timeout,
+            idle_timeout: self.limits.idle_timeout,
+            keep_alive: self.limits.keep_alive,
         }
     }
 
     /// Returns the most connections of each kind.
     pub(super) fn connection_budget(&self) -> ConnectionBudget {
         ConnectionBudget {
-            public: self.max_connections,
-            admin: self.max_admin_connections,
-            of_peer: self.max_connections_per_peer,
-            unlimited_peers: self.unlimited_peers.clone(),
+            public: self.limits.max_connections,
+            admin: self.limits.max_admin_connections,
+            of_peer: self.limits.max_connections_per_peer,
+            unlimited_peers: self.limits.unlimited_peers.clone(),
         }
     }
 
     /// Returns the limits of request bodies.
     pub(super) fn body_limits(&self) -> BodyLimits {
         BodyLimits {
-            max_body_bytes: self.max_body_bytes,
-            max_bodies_bytes: self.max_bodies_bytes,
-            max_connection_bytes: self.max_connection_bytes,
-            max_peer_bytes: self.max_peer_bytes,
-            read_timeout: self.read_timeout,
-            body_timeout: self.body_timeout,
+            max_body_bytes: self.limits.max_body_bytes,
+            max_bodies_bytes: self.limits.max_bodies_bytes,
+            max_connection_bytes: self.limits.max_connection_bytes,
+            max_peer_bytes: self.limits.max_peer_bytes,
+            read_timeout: self.limits.read_timeout,
+            body_timeout: self.limits.body_timeout,
         }
     }
 }

@@ -69,9 +69,9 @@ impl Dispatcher {
             telemetry,
             shared,
             idle_streams: IdleStreams::default(),
-            stream_idle_timeout: config.stream_idle_timeout,
+            stream_idle_timeout: config.limits.stream_idle_timeout,
             health_watches: Cell::new(0),
-            max_requests_at_once: config.max_requests_at_once,
+            max_requests_at_once: config.limits.max_in_flight_per_connection,
         };
         let (limits, tls) = (config.connection_limits(), config.tls.clone());
         let broken = services.engine.broken();

@@ -58,7 +58,8 @@ impl OperatorEndpoint {
                 tokens: access.tokens.clone(),
                 allowed_hosts: access.config.allowed_hosts.clone(),
                 stop_timeout: cut_off_after(config.shutdown.timeout),
-                ..ApiConfig::with_limits(addr, &config.http)
+                limits: config.http.clone(),
+                ..ApiConfig::at(addr)
             };
             api::start_admin(frontend, addr, api)
         };

@@ -246,7 +246,8 @@ fn api_config(
         share_port: threads > 1,
         telemetry: Some(Arc::clone(telemetry)),
         stop_timeout: cut_off_after(shutdown.timeout),
-        ..ApiConfig::with_limits(addresses.http, limits)
+        limits: limits.clone(),
+        ..ApiConfig::at(addresses.http)
     }
 }
 

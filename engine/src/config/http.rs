@@ -11,21 +11,23 @@ use symphony_scheduler::limits;
 pub struct HttpLimits {
     /// The largest body of a request; a larger one is refused.
     pub max_body_bytes: usize,
-    /// The most memory that the requests of one connection being read may hold, in bytes.
+    /// The most memory that the requests of one connection being read may hold, in bytes. A request
+    /// holds up to three times its body's size for a moment.
     pub max_connection_bytes: usize,
     /// The most memory that the requests of one remote address being read may hold, in bytes.
     pub max_peer_bytes: usize,
     /// The most requests in the engine at once; others are answered `overloaded`.
     pub max_in_flight: usize,
-    /// The most open connections; others are closed at once.
+    /// The most open connections, those of the admin listener not included; others are closed at
+    /// once.
     pub max_connections: usize,
     /// The most open connections of the admin listener.
     pub max_admin_connections: usize,
-    /// The most open connections of one remote address.
+    /// The most open connections of one remote address, of `max_connections`.
     pub max_connections_per_peer: usize,
     /// The addresses to which `max_connections_per_peer` and `max_peer_bytes` do not apply.
     pub unlimited_peers: Vec<IpNet>,
-    /// The most requests at once on one connection.
+    /// The most requests at once on one HTTP/2 connection.
     pub max_in_flight_per_connection: usize,
     /// The most bytes that all bodies being read may hold together.
     pub max_bodies_bytes: usize,
@@ -39,8 +41,8 @@ pub struct HttpLimits {
     pub write_timeout: Duration,
     /// The time after which a connection without a request is closed.
     pub idle_timeout: Duration,
-    /// The time without bytes after which an HTTP/2 connection is sent a PING, and after which it
-    /// is closed if no answer comes.
+    /// The time without bytes after which an HTTP/2 connection is sent a PING; without an answer in
+    /// as long again it is closed, with all its calls.
     pub keep_alive: Duration,
     /// The time after which a gRPC stream without a request is closed.
     pub stream_idle_timeout: Duration,

@@ -64,7 +64,7 @@ fn streams_that_are_opened_and_reset_in_haste_end_the_connection() {
 
 #[test]
 fn streams_beyond_the_limit_are_refused_and_the_others_answered() {
-    let server = TestServer::new(|config| config.max_requests_at_once = 8);
+    let server = TestServer::new(|config| config.limits.max_in_flight_per_connection = 8);
     let mut raw = Raw::new(&server);
     // Bodies that never come: their requests stay in flight.
     let open = |at: u32| frame(HEADERS, END_HEADERS, 2 * at + 1, &head(3, "/v2/models/echo/infer"));
@@ -100,7 +100,7 @@ fn a_head_without_end_is_not_collected_for_ever() {
 
 #[test]
 fn a_client_that_asks_and_never_reads_is_closed() {
-    let server = TestServer::new(|config| config.write_timeout = Duration::from_millis(300));
+    let server = TestServer::new(|config| config.limits.write_timeout = Duration::from_millis(300));
     for flood in [frame(PING, 0, 0, &[1; 8]), frame(SETTINGS, 0, 0, b"")] {
         let mut raw = Raw::new(&server);
         let many = flood.repeat(1_000);
@@ -118,7 +118,7 @@ fn a_client_that_asks_and_never_reads_is_closed() {
 
 #[test]
 fn a_client_that_lets_no_answer_come_over_http_2_is_closed() {
-    let server = TestServer::new(|config| config.write_timeout = Duration::from_millis(300));
+    let server = TestServer::new(|config| config.limits.write_timeout = Duration::from_millis(300));
     let mut raw = Raw::silent(&server);
     // SETTINGS_INITIAL_WINDOW_SIZE of 0: no answer may have a body until the client says so.
     let settings = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
@@ -134,7 +134,7 @@ fn a_client_that_lets_no_answer_come_over_http_2_is_closed() {
 
 #[test]
 fn a_connection_whose_client_left_silently_is_closed() {
-    let server = TestServer::new(|config| config.keep_alive = Duration::from_millis(200));
+    let server = TestServer::new(|config| config.limits.keep_alive = Duration::from_millis(200));
     let mut raw = Raw::new(&server);
     // A request in flight, so that it is not simply unused.
     raw.send(&frame(HEADERS, END_HEADERS, 1, &head(3, "/v2/models/echo/infer")));

@@ -156,8 +156,8 @@ fn an_admin_listener_on_loopback_needs_no_certificate() {
 #[test]
 fn public_connections_leave_those_of_the_admin_listener_alone() {
     let server = TestServer::new(|config| {
-        config.max_connections = 3;
-        config.max_admin_connections = 2;
+        config.limits.max_connections = 3;
+        config.limits.max_admin_connections = 2;
         config.admin = Some(([127, 0, 0, 1], 0).into());
     });
     let admin = server.api.as_ref().unwrap().admin_addr().unwrap();

@@ -22,7 +22,7 @@ fn a_gigabyte_is_refused_by_its_length_alone() {
 
 #[test]
 fn a_client_that_sends_a_refused_body_whole_still_sees_why() {
-    let server = TestServer::new(|config| config.max_body_bytes = 1_000);
+    let server = TestServer::new(|config| config.limits.max_body_bytes = 1_000);
     let mut client = server.client();
     let answer = client.request("POST", "/v2/models/echo/infer", &vec![b' '; 20 << 20]);
     assert!(answer.status == 413 && client.is_closed(), "{answer:?}");
@@ -43,7 +43,7 @@ fn a_body_that_breaks_off_is_no_request() {
 
 #[test]
 fn a_chunked_body_is_counted_and_one_within_the_limit_is_read() {
-    let server = TestServer::new(|config| config.max_body_bytes = 1_000);
+    let server = TestServer::new(|config| config.limits.max_body_bytes = 1_000);
     let head = b"POST /v2/models/echo/infer HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n";
     let mut client = server.client();
     client.stream.write_all(head).unwrap();
@@ -67,14 +67,14 @@ fn a_chunked_body_is_counted_and_one_within_the_limit_is_read() {
 
 #[test]
 fn bodies_together_have_a_limit_too() {
-    let server = TestServer::new(|config| config.max_bodies_bytes = 100);
+    let server = TestServer::new(|config| config.limits.max_bodies_bytes = 100);
     let answer = server.infer("echo", &body());
     assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")));
 }
 
 #[test]
 fn the_requests_of_a_connection_have_a_limit_of_memory() {
-    let server = TestServer::new(|config| config.max_connection_bytes = 100);
+    let server = TestServer::new(|config| config.limits.max_connection_bytes = 100);
     let answer = server.infer("echo", &body());
     assert_eq!(answer.status, 429);
     assert!(
@@ -121,8 +121,8 @@ fn bodies_may_be_compressed_either_way_and_what_is_not_known_is_refused() {
 
 #[test]
 fn a_body_that_pauses_or_drips_is_answered_408() {
-    let pauses: fn(&mut ApiConfig) = |config| config.read_timeout = Duration::from_millis(150);
-    let drips: fn(&mut ApiConfig) = |config| config.body_timeout = Duration::from_millis(150);
+    let pauses: fn(&mut ApiConfig) = |config| config.limits.read_timeout = Duration::from_millis(150);
+    let drips: fn(&mut ApiConfig) = |config| config.limits.body_timeout = Duration::from_millis(150);
     for configure in [pauses, drips] {
         let server = TestServer::new(configure);
         let mut client = server.client();

@@ -31,7 +31,7 @@ fn what_is_no_http_gets_a_400_and_too_large_a_head_a_431() {
 
 #[test]
 fn a_head_that_does_not_end_is_closed_with_a_408() {
-    let server = TestServer::new(|config| config.header_timeout = Duration::from_millis(150));
+    let server = TestServer::new(|config| config.limits.header_timeout = Duration::from_millis(150));
     let mut client = server.client();
     client.stream.write_all(b"GET /v2 HTTP/1.1\r\nhost").unwrap();
     let answer = client.answer();
@@ -42,7 +42,7 @@ fn a_head_that_does_not_end_is_closed_with_a_408() {
 
 #[test]
 fn a_head_that_drips_does_not_keep_its_connection() {
-    let server = TestServer::new(|config| config.header_timeout = Duration::from_millis(150));
+    let server = TestServer::new(|config| config.limits.header_timeout = Duration::from_millis(150));
     let mut client = server.client();
     let mut drip = client.stream.try_clone().unwrap();
     let dripping = std::thread::spawn(move || {
@@ -59,7 +59,7 @@ fn a_head_that_drips_does_not_keep_its_connection() {
 #[test]
 fn a_connection_without_requests_is_closed_without_an_answer() {
     // Long enough for a request on a machine that is busy.
-    let server = TestServer::new(|config| config.idle_timeout = Duration::from_secs(3));
+    let server = TestServer::new(|config| config.limits.idle_timeout = Duration::from_secs(3));
     let mut silent = server.client();
     let mut used = server.client();
     assert_eq!(used.request("GET", "/v2", b"").status, 200);
@@ -85,7 +85,7 @@ fn half_open_connections_do_not_hold_up_others() {
 
 #[test]
 fn a_connection_over_the_limit_is_answered_503_and_closed() {
-    let server = TestServer::new(|config| config.max_connections = 1);
+    let server = TestServer::new(|config| config.limits.max_connections = 1);
     let mut first = server.client();
     assert_eq!(first.request("GET", "/v2", b"").status, 200);
     let refused = server.client().answer();
@@ -115,8 +115,8 @@ fn one_connection_serves_many_requests_also_when_they_are_pipelined() {
 #[test]
 fn one_address_takes_no_more_than_its_share_of_the_connections() {
     let server = TestServer::new(|config| {
-        config.max_connections_per_peer = 2;
-        config.unlimited_peers = Vec::new();
+        config.limits.max_connections_per_peer = 2;
+        config.limits.unlimited_peers = Vec::new();
     });
     let mut first = server.client();
     let mut second = server.client();
@@ -127,7 +127,7 @@ fn one_address_takes_no_more_than_its_share_of_the_connections() {
     assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
     drop(first);
     server.wait_until("there is room again", || server.client().request("GET", "/v2", b"").status == 200);
-    let unlimited = TestServer::new(|config| config.max_connections_per_peer = 1);
+    let unlimited = TestServer::new(|config| config.limits.max_connections_per_peer = 1);
     let mut clients = [unlimited.client(), unlimited.client()];
     for client in &mut clients {
         assert_eq!(client.request("GET", "/v2", b"").status, 200, "loopback has no limit by default");
@@ -181,9 +181,9 @@ fn client_at(server: &TestServer, address: [u8; 4]) -> Client {
 #[test]
 fn an_address_that_takes_all_its_memory_leaves_the_others_theirs() {
     let server = TestServer::new(|config| {
-        config.max_peer_bytes = 10 << 20;
-        config.unlimited_peers = Vec::new();
-        config.read_timeout = 10 * PATIENCE;
+        config.limits.max_peer_bytes = 10 << 20;
+        config.limits.unlimited_peers = Vec::new();
+        config.limits.read_timeout = 10 * PATIENCE;
     });
     let (one, two) = ([127, 0, 0, 1], [127, 0, 0, 2]);
     let head = "POST /v2/models/echo/infer HTTP/1.1\r\nhost: t\r\ncontent-length: 9999999\r\n\r\n";
@@ -221,7 +221,7 @@ fn an_address_that_takes_all_its_memory_leaves_the_others_theirs() {
 
 #[test]
 fn a_connection_is_told_its_window() {
-    let server = TestServer::new(|config| config.max_bodies_bytes = 128 << 20);
+    let server = TestServer::new(|config| config.limits.max_bodies_bytes = 128 << 20);
     let window = || {
         let mut raw = Raw::new(&server);
         loop {

@@ -117,7 +117,7 @@ fn a_stop_ends_a_stream_that_has_nothing_to_do_at_once() {
 
 #[test]
 fn a_stream_without_a_request_is_closed_after_its_time() {
-    let server = TestServer::new(|config| config.stream_idle_timeout = Duration::from_millis(100));
+    let server = TestServer::new(|config| config.limits.stream_idle_timeout = Duration::from_millis(100));
     let mut raw = Raw::new(&server);
     raw.send(&frame(HEADERS, END_HEADERS, 1, &call("ModelStreamInfer")));
     let is_trailer = |(kind, flags, stream, _): (u8, u8, u32, Vec<u8>)| {

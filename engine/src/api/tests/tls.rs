@@ -95,7 +95,7 @@ fn tls_offers_http_2_and_turns_away_what_is_no_tls() {
     let given = tls.clone();
     let impatient = TestServer::new(move |config| {
         config.tls = Some(given);
-        config.header_timeout = Duration::from_millis(300);
+        config.limits.header_timeout = Duration::from_millis(300);
     });
     let mut stream = encrypted(server.addr, roots.clone(), &["h2", "http/1.1"]);
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();

@@ -22,7 +22,7 @@ fn ask_for_metadata(stream: u32) -> Vec<u8> {
 
 #[test]
 fn answers_that_a_client_does_not_take_count_as_memory_of_its_connection() {
-    let server = TestServer::new(|config| config.max_connection_bytes = BUDGET);
+    let server = TestServer::new(|config| config.limits.max_connection_bytes = BUDGET);
     let answer = server.get("/v2/models/echo").text.len();
     let most = BUDGET / answer + 1;
     let mut raw = Raw::silent(&server);
@@ -68,7 +68,7 @@ fn answers_that_a_client_does_not_take_count_as_memory_of_its_connection() {
 
 #[test]
 fn a_stream_whose_client_reads_nothing_asks_the_engine_for_little() {
-    let server = TestServer::new(|config| config.max_connection_bytes = 1 << 20);
+    let server = TestServer::new(|config| config.limits.max_connection_bytes = 1 << 20);
     let mut raw = Raw::silent(&server);
     raw.send(&shut_window());
     raw.send(&frame(HEADERS, END_HEADERS, 1, &call("ModelStreamInfer")));
@@ -88,7 +88,7 @@ fn a_stream_whose_client_reads_nothing_asks_the_engine_for_little() {
 
 #[test]
 fn a_client_that_pipelines_and_never_reads_is_closed() {
-    let server = TestServer::new(|config| config.write_timeout = Duration::from_millis(300));
+    let server = TestServer::new(|config| config.limits.write_timeout = Duration::from_millis(300));
     let mut client = server.client();
     let many = b"GET /v2/models/echo HTTP/1.1\r\nhost: t\r\n\r\n".repeat(100);
     let end = Instant::now() + PATIENCE;
