@@ -130,6 +130,7 @@ pub(super) fn for_each_saved(cluster: usize, state: &RankState, mut record: impl
     record(Record::saved_delay(cluster, state.completion_delay()));
     state.saved_gpus().for_each(|gpu| record(Record::saved_gpu(cluster, gpu)));
     state.saved_models().for_each(|model| record(Record::saved_candidate(cluster, model)));
+    state.saved_shares().for_each(|share| record(Record::saved_share(cluster, share)));
     // A reservation replaces what follows from the bounds.
     state.saved_bounds().for_each(|(model, bounds)| record(Record::saved_bounds(cluster, model, bounds)));
     state

@@ -13,7 +13,8 @@ use symphony_scheduler::model::rate::RateParts;
 use symphony_scheduler::model::recent_service::RecentService;
 use symphony_scheduler::model::{Dispatch, LastReservation, ModelEvent};
 use symphony_scheduler::profile::{ProfileScale, ScaledProfile, TOP_LEVEL, ratio_of};
-use symphony_scheduler::rank::checkpoint::{SavedGpu, SavedModel};
+use symphony_scheduler::rank::checkpoint::{SavedGpu, SavedModel, SavedShare};
+use symphony_scheduler::rank::gpu_shares::GpuShare;
 use symphony_scheduler::rank::packing::Packing;
 use symphony_scheduler::rank::{BatchBounds, GpuReport, Grant, Offer, RankInput, Reservation};
 use symphony_scheduler::rule_setting::RuleSetting;
@@ -105,6 +106,8 @@ pub(super) enum Kind {
     SavedDelay = 102,
     /// The longest batch that a matching has seen.
     SavedLongest = 103,
+    /// What a queue has had of a sub-cluster's time.
+    SavedShare = 104,
 }
 
 impl Kind {
@@ -151,6 +154,7 @@ impl Kind {
             101 => Kind::SavedLooks,
             102 => Kind::SavedDelay,
             103 => Kind::SavedLongest,
+            104 => Kind::SavedShare,
             _ => return None,
         })
     }
@@ -732,6 +736,26 @@ impl Record {
         Record { kind: Kind::SavedReservation as u8, ..record }.in_cluster(cluster)
     }
 
+    pub(super) fn saved_share(cluster: usize, saved: SavedShare) -> Record {
+        let SavedShare { queue, share, neediest } = saved;
+        Record {
+            small: u16::from(neediest.is_some()),
+            a: share.had.0,
+            b: share.fades.into(),
+            c: neediest.unwrap_or_default().0,
+            ..Record::of(Kind::SavedShare, queue)
+        }
+        .in_cluster(cluster)
+    }
+
+    pub(super) fn as_saved_share(&self) -> SavedShare {
+        SavedShare {
+            queue: self.queue(),
+            share: GpuShare { had: Nanos(self.a), fades: self.b as u32 },
+            neediest: (self.small != 0).then_some(Nanos(self.c)),
+        }
+    }
+
     pub(super) fn saved_gpu(cluster: usize, gpu: SavedGpu) -> Record {
         Record {
             flag: cluster as u8,
@@ -888,7 +912,8 @@ impl fmt::Display for Record {
             | Kind::SavedReservation
             | Kind::SavedLooks
             | Kind::SavedDelay
-            | Kind::SavedLongest => {
+            | Kind::SavedLongest
+            | Kind::SavedShare => {
                 write!(f, "checkpoint of sub-cluster {}", self.flag)
             }
         }
@@ -961,7 +986,7 @@ mod tests {
     fn a_kind_survives_its_number() {
         let known = (0..=255).filter_map(|code| Some((code, Kind::of(code)?)));
         assert!(known.clone().all(|(code, kind)| kind as u8 == code && code < 0x80));
-        assert_eq!(known.count(), 39);
+        assert_eq!(known.count(), 40);
     }
 
     #[test]
@@ -1031,6 +1056,11 @@ mod tests {
         let saved = Record::saved_bounds(1, queue, bounds);
         assert_eq!(saved.as_rank_input(), Some(RankInput::Bounds { queue, bounds }));
         assert_eq!(Record::saved_longest(1, Nanos(5)).as_saved_longest(), Nanos(5));
+        for neediest in [None, Some(Nanos(5)), Some(Nanos::MAX)] {
+            let share = GpuShare { had: Nanos(1 << 40), fades: u32::MAX };
+            let saved = SavedShare { queue, share, neediest };
+            assert_eq!(Record::saved_share(1, saved).as_saved_share(), saved);
+        }
         let saved = Record::saved_delay(1, Nanos(3));
         assert_eq!(saved.as_rank_input(), Some(RankInput::CompletionDelay(Nanos(3))));
         for input in inputs {

@@ -495,7 +495,8 @@ impl Rank {
                     | Kind::SavedReservation
                     | Kind::SavedLooks
                     | Kind::SavedDelay
-                    | Kind::SavedLongest,
+                    | Kind::SavedLongest
+                    | Kind::SavedShare,
                 ) => {
                     if self.known {
                         run.confirm(at, &record)?;
@@ -549,6 +550,7 @@ impl Rank {
             }
             Some(Kind::SavedGpu) => state.restore_gpu(record.as_saved_gpu()),
             Some(Kind::SavedCandidate) => state.restore_model(record.as_saved_candidate()),
+            Some(Kind::SavedShare) => state.restore_share(record.as_saved_share()),
             Some(Kind::SavedBounds | Kind::SavedReservation | Kind::SavedDelay) => {
                 let input = record.as_rank_input().filter(|_| (record.queue().0 as usize) < state.models());
                 input.map(|input| state.handle(input)).is_some()

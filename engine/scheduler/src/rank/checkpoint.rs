@@ -1,6 +1,7 @@
 //! A RankThread's state as plain data: what the flight recorder writes at the start of a stretch of
 //! history, and what replay goes on from. Called by the flight recorder alone.
 
+use super::gpu_shares::GpuShare;
 use super::packing::Packing;
 use super::{BatchBounds, GpuState, Offer, RankState, Reservation};
 use symphony_transport::Nanos;
@@ -41,6 +42,18 @@ pub struct SavedModel {
     pub granted: bool,
     /// True if the last batch was its own.
     pub last: bool,
+}
+
+/// What a model has had of the GPUs' time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SavedShare {
+    /// The queue.
+    pub queue: QueueId,
+    /// The time.
+    pub share: GpuShare,
+    /// When it was last offered, if it is the overloaded model that has had the least:
+    /// [`Nanos::MAX`] if since the last matching.
+    pub neediest: Option<Nanos>,
 }
 
 impl RankState {
@@ -121,6 +134,17 @@ impl RankState {
             .flat_map(|backfill| self.ids().filter_map(|id| Some((id, backfill.reservation(id.0 as usize)?))))
     }
 
+    /// Every model that has had GPU time lately, or needs some.
+    pub fn saved_shares(&self) -> impl Iterator<Item = SavedShare> {
+        self.ids().filter_map(|queue| {
+            let share = self.shares.share(queue.0 as usize);
+            let neediest = self.shares.neediest().filter(|neediest| neediest.model == queue.0 as usize);
+            let neediest = neediest.map(|neediest| neediest.offered);
+            let known = share != GpuShare::default() || neediest.is_some();
+            known.then_some(SavedShare { queue, share, neediest })
+        })
+    }
+
     fn ids(&self) -> impl Iterator<Item = QueueId> {
         (0..self.granted.len() as u32).map(QueueId)
     }
@@ -199,6 +223,16 @@ impl RankState {
     /// Sets the longest batch seen.
     pub fn restore_longest(&mut self, longest: Nanos) {
         self.longest = longest;
+    }
+
+    /// Sets what a model has had of the GPUs' time. False if there is no such model.
+    pub fn restore_share(&mut self, saved: SavedShare) -> bool {
+        let SavedShare { queue, share, neediest } = saved;
+        let there = (queue.0 as usize) < self.granted.len();
+        if there {
+            self.shares.restore(queue.0 as usize, share, neediest);
+        }
+        there
     }
 
     /// Sets when the looks ahead of backfilling will be paid for. False if there is one class.

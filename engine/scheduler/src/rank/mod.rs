@@ -6,7 +6,8 @@
 //! A candidate is offered *early* or *due*. Due ones get any GPU. Early ones would rather grow, but
 //! take a GPU that would idle: only the lowest-numbered ones, as many as the load needs
 //! ([`packing`]), so that whole GPUs stay free to be given back. Of both the earliest `latest` goes
-//! first, which an overloaded model has earlier by its precedence ([`Offer::precedence`]).
+//! first, which an overloaded model has earlier by its precedence ([`Offer::precedence`]). Models
+//! that have had far more GPU time than an overloaded one yield to it ([`gpu_shares`]).
 //!
 //! Candidates of long batches may have to leave the last GPU that is free soon to those that can't
 //! wait for another ([`Offer::leaves`]). They wait in trees of their own, and are passed over as
@@ -17,6 +18,7 @@
 
 mod backfill;
 pub mod checkpoint;
+pub mod gpu_shares;
 mod input;
 mod long_batches;
 mod look_budget;
@@ -31,6 +33,7 @@ use crate::model::recent_service::WHOLE_PRECEDENCE;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use backfill::{Backfill, Chosen};
+use gpu_shares::GpuShares;
 use long_batches::LongBatches;
 use min_tree::MinTree;
 use packing::Packing;
@@ -119,6 +122,8 @@ pub struct RankState {
     has_precedence: Vec<bool>,
     /// The longest batch seen.
     longest: Nanos,
+    /// The GPU time of each model, and who yields for it.
+    shares: GpuShares,
     /// Models whose grant is under way: what they said before they saw it is void.
     granted: Vec<bool>,
     /// The model that has run the last batch.
@@ -178,6 +183,7 @@ impl RankState {
             delay: vec![Nanos::ZERO; models],
             has_precedence: vec![false; models],
             longest: Nanos::ZERO,
+            shares: GpuShares::new(models),
             granted: vec![false; models],
             last: None,
             horizon: Nanos::ZERO,
@@ -287,6 +293,9 @@ impl RankState {
         if offer.leaves < Nanos::MAX || self.long.has(at) {
             self.forget(at);
         }
+        if offer.precedence > 0 {
+            self.shares.note_overloaded(at);
+        }
         let before = Nanos(self.longest.0 / u64::from(WHOLE_PRECEDENCE) * u64::from(offer.precedence));
         self.set_waiting(at, Offer { latest: latest - before, ..offer });
     }
@@ -352,6 +361,7 @@ impl RankState {
             gpu.last_exec_at = exec_at;
             gpu.last_duration = report.free_at - exec_at;
             self.longest = self.longest.max(gpu.last_duration);
+            self.shares.add(report.queue.0 as usize, exec_at, gpu.last_duration);
             // The report knows the GPU as it was at its grant: what completions have said since
             // then of the batches before counts. Where the batch's own completion has overtaken the
             // report, free_at is what it really was.
@@ -452,6 +462,7 @@ impl RankState {
     /// What [`RankState::match_waiting`] does for the highest class, which is mostly all.
     #[inline]
     fn match_highest(&mut self, now: Nanos, grant: &mut impl FnMut(Grant)) {
+        self.shares.begin(now, self.longest);
         // Often no GPU is free soon enough for any: what is below would find the same, for more.
         let soonest = self.free.min_key();
         if soonest > now + self.horizon && self.long.is_empty() {
@@ -473,7 +484,8 @@ impl RankState {
                 false => (due_ones, self.gpus.len()),
             };
             let Some((latest, model)) = tree.min() else { break Nanos::MAX };
-            let start = now + self.delay[model];
+            let reach = if self.shares.yields(model) { self.ahead } else { self.delay[model] };
+            let start = now + reach;
             let waits = self.keep_late || self.has_precedence[model];
             let bound = if waits { start } else { start.min(latest) };
             // One that need not be waited for comes first.
@@ -499,7 +511,7 @@ impl RankState {
                 self.forget(model);
                 continue;
             } else {
-                free_at - self.delay[model]
+                free_at - reach
             };
             if !early {
                 break again;

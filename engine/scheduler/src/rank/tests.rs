@@ -62,7 +62,9 @@ impl Bench {
         restored.rank.restore_longest(self.rank.longest());
         self.rank.saved_gpus().for_each(|gpu| assert!(restored.rank.restore_gpu(gpu)));
         self.rank.saved_models().for_each(|model| assert!(restored.rank.restore_model(model)));
+        self.rank.saved_shares().for_each(|share| assert!(restored.rank.restore_share(share)));
         assert!(restored.rank.saved_models().eq(self.rank.saved_models()));
+        assert!(restored.rank.saved_shares().eq(self.rank.saved_shares()));
         restored
     }
 
@@ -450,6 +452,52 @@ fn precedence_goes_before_others_by_a_part_of_the_longest_batch_and_waits() {
         bench.report(ms(24), 2, 0, None, ms(24));
         assert_eq!(bench.grants[3..], [(3, 0)], "that of model 1 was late at 24 ms, and forgotten");
     }
+}
+
+#[test]
+fn a_model_that_has_had_far_more_than_an_overloaded_one_is_not_sent_ahead() {
+    let mut bench = Bench::new(2, 3);
+    bench.occupy(ms(0), 0, 0, ms(30));
+    bench.occupy(ms(0), 1, 1, ms(12));
+    bench.complete(ms(12), 1, ms(12));
+    bench.occupy(ms(12), 2, 1, ms(30));
+    // Both can have the GPU 5 ms before it is free; model 2 has had 18 ms, model 0 30.
+    let offer = |model, latest, precedence| {
+        let offer = Offer { latest, delay: ms(5), precedence, ..Offer::default() };
+        RankInput::Ready { queue: QueueId(model), offer }
+    };
+    bench.handle(ms(20), offer(1, ms(22), 1));
+    bench.handle(ms(21), RankInput::Withdraw(QueueId(1)));
+    bench.handle(ms(22), offer(0, ms(40), 0));
+    bench.handle(ms(22), offer(2, ms(50), 0));
+    let restored = bench.restored();
+    for mut bench in [bench, restored] {
+        bench.timer(ms(25));
+        assert_eq!((bench.grants.as_slice(), bench.rank.next_timer()), (&[][..], ms(30)));
+        bench.timer(ms(30));
+        assert_eq!(bench.grants, [(0, 0), (2, 1)]);
+    }
+}
+
+#[test]
+fn a_model_is_sent_ahead_again_once_none_is_overloaded() {
+    let mut bench = Bench::new(1, 2);
+    bench.occupy(ms(0), 0, 0, ms(30));
+    let offer = |model, precedence| {
+        let offer = Offer { latest: ms(90), delay: ms(5), precedence, ..Offer::default() };
+        RankInput::Ready { queue: QueueId(model), offer }
+    };
+    bench.handle(ms(1), offer(1, 1));
+    bench.handle(ms(2), RankInput::Withdraw(QueueId(1)));
+    bench.complete(ms(30), 0, ms(30));
+    bench.occupy(ms(30), 0, 0, ms(60));
+    bench.handle(ms(31), offer(0, 0));
+    bench.timer(ms(55));
+    assert_eq!(
+        bench.grants,
+        [(0, 0)],
+        "the last offer of model 1 is longer ago than the longest batch takes"
+    );
 }
 
 #[test]
