@@ -1,8 +1,8 @@
 //! The GPU time that models have had lately, and which of them yield under overload. A model whose
 //! batches take long, or whose data does, is granted a GPU well before that is free: before those
 //! of an overloaded model that take less time ask for it, whose next batch has yet to come. So as
-//! long as a model is overloaded, those that have had far more GPU time than it are not sent ahead
-//! (docs/scheduling.md, "Overload").
+//! long as a model is overloaded, those that have had far more GPU time than it are sent ahead no
+//! farther than it is (docs/scheduling.md, "Overload").
 //!
 //! An addition for each batch. The models that are compared are two: the one whose batch is next,
 //! and of the overloaded ones that which has had the least.
@@ -88,13 +88,12 @@ impl GpuShares {
         }
     }
 
-    /// Returns true if this model leaves GPUs that are not free yet to an overloaded one.
+    /// Returns the overloaded model that this one is to be sent ahead no farther than.
     #[inline]
-    pub(super) fn yields(&self, model: usize) -> bool {
-        self.neediest.is_some_and(|neediest| {
-            let [own, least] = self.times(model, neediest.model);
-            own > FAR_MORE * least
-        })
+    pub(super) fn yields_to(&self, model: usize) -> Option<usize> {
+        let neediest = self.neediest?.model;
+        let [own, least] = self.times(model, neediest);
+        (own > FAR_MORE * least).then_some(neediest)
     }
 
     /// Returns what the two models have had, by the time of the later one.
@@ -136,7 +135,7 @@ mod tests {
     }
 
     fn yielding(shares: &GpuShares) -> Vec<usize> {
-        (0..4).filter(|&model| shares.yields(model)).collect()
+        (0..4).filter(|&model| shares.yields_to(model).is_some()).collect()
     }
 
     #[test]
@@ -148,7 +147,7 @@ mod tests {
         shares.note_overloaded(0);
         assert_eq!(yielding(&shares), [1, 3]);
         shares.note_overloaded(3);
-        assert_eq!(yielding(&shares), [1, 3], "the one that has had the least counts");
+        assert_eq!(shares.yields_to(1), Some(0), "the one that has had the least counts");
         let mut flooded = super::tests::shares([900, 100, 100, 100]);
         flooded.note_overloaded(0);
         assert_eq!(yielding(&flooded), [], "nobody yields to the one that has had the most");

@@ -484,7 +484,8 @@ impl RankState {
                 false => (due_ones, self.gpus.len()),
             };
             let Some((latest, model)) = tree.min() else { break Nanos::MAX };
-            let reach = if self.shares.yields(model) { self.ahead } else { self.delay[model] };
+            let own = self.delay[model];
+            let reach = self.shares.yields_to(model).map_or(own, |neediest| own.min(self.delay[neediest]));
             let start = now + reach;
             let waits = self.keep_late || self.has_precedence[model];
             let bound = if waits { start } else { start.min(latest) };

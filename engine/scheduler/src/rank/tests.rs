@@ -60,6 +60,7 @@ impl Bench {
     fn restored(&self) -> Bench {
         let mut restored = Bench::new(self.rank.gpus(), self.rank.models());
         restored.rank.restore_longest(self.rank.longest());
+        restored.rank.restore_pool(self.rank.horizon(), self.rank.packing(), self.rank.are_all_reserved());
         self.rank.saved_gpus().for_each(|gpu| assert!(restored.rank.restore_gpu(gpu)));
         self.rank.saved_models().for_each(|model| assert!(restored.rank.restore_model(model)));
         self.rank.saved_shares().for_each(|share| assert!(restored.rank.restore_share(share)));
@@ -455,26 +456,26 @@ fn precedence_goes_before_others_by_a_part_of_the_longest_batch_and_waits() {
 }
 
 #[test]
-fn a_model_that_has_had_far_more_than_an_overloaded_one_is_not_sent_ahead() {
+fn a_model_that_has_had_far_more_than_an_overloaded_one_is_sent_ahead_no_farther() {
     let mut bench = Bench::new(2, 3);
     bench.occupy(ms(0), 0, 0, ms(30));
     bench.occupy(ms(0), 1, 1, ms(12));
     bench.complete(ms(12), 1, ms(12));
     bench.occupy(ms(12), 2, 1, ms(30));
-    // Both can have the GPU 5 ms before it is free; model 2 has had 18 ms, model 0 30.
-    let offer = |model, latest, precedence| {
-        let offer = Offer { latest, delay: ms(5), precedence, ..Offer::default() };
+    // Model 2 has had 18 ms, model 0 30, and model 1, which is overloaded, 12.
+    let offer = |model, latest, delay, precedence| {
+        let offer = Offer { latest, delay, precedence, ..Offer::default() };
         RankInput::Ready { queue: QueueId(model), offer }
     };
-    bench.handle(ms(20), offer(1, ms(22), 1));
+    bench.handle(ms(20), offer(1, ms(22), ms(2), 1));
     bench.handle(ms(21), RankInput::Withdraw(QueueId(1)));
-    bench.handle(ms(22), offer(0, ms(40), 0));
-    bench.handle(ms(22), offer(2, ms(50), 0));
+    bench.handle(ms(22), offer(0, ms(40), ms(5), 0));
+    bench.handle(ms(22), offer(2, ms(50), ms(5), 0));
     let restored = bench.restored();
     for mut bench in [bench, restored] {
         bench.timer(ms(25));
-        assert_eq!((bench.grants.as_slice(), bench.rank.next_timer()), (&[][..], ms(30)));
-        bench.timer(ms(30));
+        assert_eq!((bench.grants.as_slice(), bench.rank.next_timer()), (&[][..], ms(28)));
+        bench.timer(ms(28));
         assert_eq!(bench.grants, [(0, 0), (2, 1)]);
     }
 }
