@@ -39,7 +39,7 @@ fn a_second_run_takes_everything_from_the_file_and_the_half_to_report_is_counted
 fn what_it_does_not_know_is_answered_with_what_it_knows() {
     let file = Path::new("/nonexistent/found.json");
     for (arguments, says) in [
-        (["--half", "both"], "[possible values: tune, report, mixed, faults, fresh]"),
+        (["--half", "both"], "give tune, report, mixed, faults or fresh"),
         (["--rules", "fifo"], "no policy; give one of symphony, "),
         (["--show", "tune-400"], "like tune-017, report-017 or mixed-017, from 000 to 399"),
     ] {

@@ -22,8 +22,10 @@ use symphony_perf::population::summary::{distributions, room, table, without_cha
 #[derive(Parser)]
 #[command(name = "population", version, after_help = AFTER_HELP)]
 struct PopulationOptions {
-    /// The half to run, or a list beside them; the file says how often `report` was looked at
-    #[arg(long, default_value = "tune", value_name = "HALF")]
+    /// The half to run: `tune`, to find a rule on, or `report`, which is only looked at to report;
+    /// the file says how often. Or a list beside them: `mixed`, whose models differ more; `faults`,
+    /// on which faults were looked for; `fresh`, which was run once
+    #[arg(long, default_value = "tune", value_name = "HALF", value_parser = half)]
     half: Half,
     /// Rules, each a policy, or a policy and a drop rule as in work-conserving:timeout;
     /// `clairvoyant` is the limit for one GPU and one model, `rollout` what can be reached there
@@ -65,6 +67,10 @@ const AFTER_HELP: &str = "Exit codes: 0 done; 1 a file can't be read or written;
 fn default_rules() -> Vec<Rule> {
     let names = [DEFAULT].into_iter().chain(CLASSIC).chain([CLAIRVOYANT, BOUND]);
     names.map(|name| name.parse().expect("each is a rule: a test looks")).collect()
+}
+
+fn half(name: &str) -> Result<Half, String> {
+    Half::parse(name).ok_or_else(|| "give tune, report, mixed, faults or fresh".to_owned())
 }
 
 fn workload_file(name: &str) -> Result<String, String> {

@@ -2,7 +2,6 @@
 //! beside it, always the same one.
 
 use crate::zoo::{Model, zoo_1080ti, zoo_a100};
-use clap::ValueEnum;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use symphony_scheduler::load_phases::{LoadPhase, LoadPhases};
@@ -57,7 +56,7 @@ const PHASES: [(f64, f64); 2] = [(0.3, 5.0), (1.0, 4.0)];
 const ROUNDS: u64 = 3;
 
 /// A half of the population, or a list of workloads beside it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Half {
     /// The half on which a rule is found.
     Tune,
@@ -73,6 +72,9 @@ pub enum Half {
 }
 
 impl Half {
+    /// Both halves, and the lists beside them.
+    pub const ALL: [Half; 5] = [Half::Tune, Half::Report, Half::Mixed, Half::Faults, Half::Fresh];
+
     /// Returns the name in workloads' names and on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -95,12 +97,9 @@ impl Half {
         }
     }
 
-    /// Returns the half and the number that are in a workload's name; `None` if there is none of
-    /// it.
-    pub(super) fn parse(name: &str) -> Option<(Half, usize)> {
-        let (half, number) = name.rsplit_once('-')?;
-        let half = Half::value_variants().iter().copied().find(|one| one.name() == half)?;
-        Some((half, number.parse().ok().filter(|&number| number < HALF)?))
+    /// Returns the half of this name.
+    pub fn parse(name: &str) -> Option<Half> {
+        Half::ALL.into_iter().find(|half| half.name() == name)
     }
 
     /// Returns workload number `number`, from 0 and below [`HALF`].
@@ -126,8 +125,9 @@ impl Half {
 
     /// Returns the workload of this name; `None` if there is none.
     pub fn by_name(name: &str) -> Option<Workload> {
-        let (half, number) = Half::parse(name)?;
-        let workload = half.workload(number);
+        let (half, number) = name.rsplit_once('-')?;
+        let number = number.parse().ok().filter(|&number| number < HALF)?;
+        let workload = Half::parse(half)?.workload(number);
         (workload.name == name).then_some(workload)
     }
 }
@@ -324,13 +324,13 @@ mod tests {
     use symphony::config::read_workload;
 
     fn all() -> impl Iterator<Item = Workload> {
-        Half::value_variants().iter().flat_map(|half| (0..HALF).map(move |number| half.workload(number)))
+        Half::ALL.into_iter().flat_map(|half| (0..HALF).map(move |number| half.workload(number)))
     }
 
     #[test]
     fn a_workload_is_the_same_each_time_and_no_two_are_alike() {
         let seeds: HashSet<u64> = all().map(|workload| workload.seed).collect();
-        assert_eq!(seeds.len(), all().count());
+        assert_eq!(seeds.len(), Half::ALL.len() * HALF);
         for name in ["tune-000", "report-399", "mixed-007", "faults-120", "fresh-003"] {
             assert_eq!(Half::by_name(name), Half::by_name(name));
             assert_eq!(Half::by_name(name).unwrap().name, name);
@@ -377,7 +377,9 @@ mod tests {
                 assert!(enough, "{}: {requests}", workload.name);
             }
         }
-        let share = |of: &dyn Fn(&Workload) -> bool| all().filter(of).count() as f64 / all().count() as f64;
+        let share = |of: &dyn Fn(&Workload) -> bool| {
+            all().filter(of).count() as f64 / (Half::ALL.len() * HALF) as f64
+        };
         assert!((share(&|workload| workload.network != Network::default()) - 0.25).abs() < 0.06);
         assert!((share(&|workload| workload.gpus < 12) - 0.5).abs() < 0.08);
         assert!((share(&|workload| workload.models.len() < 7) - 0.5).abs() < 0.08);

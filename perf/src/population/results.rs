@@ -95,8 +95,7 @@ impl PopulationResults {
         }
         let mut workloads = BTreeMap::new();
         for found in result {
-            let key = Half::parse(&found.name)
-                .ok_or_else(|| invalid(format!("{:?} is no workload", found.name)))?;
+            let key = key(&found.name).ok_or_else(|| invalid(format!("{:?} is no workload", found.name)))?;
             workloads.insert(key, found);
         }
         Ok(PopulationResults { head, workloads })
@@ -124,7 +123,7 @@ impl PopulationResults {
 
     /// Returns what was found for the workload.
     pub fn on(&self, workload: &str) -> Option<&WorkloadResult> {
-        self.workloads.get(&Half::parse(workload)?)
+        self.workloads.get(&key(workload)?)
     }
 
     /// Returns what was found for the workload under this rule.
@@ -134,7 +133,7 @@ impl PopulationResults {
 
     /// Keeps what was found for the workload under this rule.
     pub fn keep(&mut self, workload: &Workload, rule: &str, goodput_rps: &[f64]) {
-        let Some(key) = Half::parse(&workload.name) else { return };
+        let Some(key) = key(&workload.name) else { return };
         let found = self.workloads.entry(key).or_insert_with(|| WorkloadResult {
             name: workload.name.clone(),
             gpus: workload.gpus,
@@ -169,6 +168,11 @@ impl PopulationResults {
     pub fn of(&self, half: Half) -> impl Iterator<Item = &WorkloadResult> {
         self.workloads.range((half, 0)..(half, HALF)).map(|(_, found)| found)
     }
+}
+
+fn key(name: &str) -> Option<(Half, usize)> {
+    let (half, number) = name.rsplit_once('-')?;
+    Some((Half::parse(half)?, number.parse().ok().filter(|&number| number < HALF)?))
 }
 
 #[cfg(test)]
