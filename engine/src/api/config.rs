@@ -38,7 +38,8 @@ pub struct ApiConfig {
     pub share_port: bool,
     /// The core of the thread, and its waiting: [`Idle::Spin`] if no other thread uses the core.
     pub placement: Placement,
-    /// The limits and time-outs of requests and connections.
+    /// The limits and time-outs of requests and connections. `max_in_flight` is not read here: it
+    /// is the capacity of the [`Frontend`](crate::runtime::frontend::Frontend).
     pub limits: HttpLimits,
     /// The largest request line with headers, in bytes.
     pub max_head_bytes: usize,

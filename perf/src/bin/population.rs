@@ -24,7 +24,7 @@ use symphony_perf::population::summary::{distributions, room, table, without_cha
 struct PopulationOptions {
     /// The half to run: `tune`, to find a rule on, or `report`, which is only looked at to report;
     /// the file says how often. Or a list beside them: `mixed`, whose models differ more; `faults`,
-    /// on which faults were looked for; `fresh`, which was run once
+    /// on which faults were looked for; `fresh`, where nobody had looked
     #[arg(long, default_value = "tune", value_name = "HALF", value_parser = half)]
     half: Half,
     /// Rules, each a policy, or a policy and a drop rule as in work-conserving:timeout;

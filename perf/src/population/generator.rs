@@ -67,7 +67,7 @@ pub enum Half {
     Mixed,
     /// Workloads like those of the halves, on which faults of the default were looked for.
     Faults,
-    /// Others like them, that were run once to see what holds where nobody had looked.
+    /// Others like them, to see what holds where nobody had looked.
     Fresh,
 }
 

@@ -7,6 +7,7 @@
 //! An addition for each batch. The models that are compared are two: the one whose batch is next,
 //! and of the overloaded ones that which has had the least.
 
+use crate::limits::{RATE_SAMPLE, RATE_SAMPLES};
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
 
@@ -15,7 +16,7 @@ const FAR_MORE: u64 = 2;
 
 /// The time after which a sixteenth of what a model has had is forgotten: the memory is that of the
 /// rate meter, 5 s.
-const FADES_EVERY: Nanos = Nanos(5_000_000_000 / FADES as u64);
+const FADES_EVERY: Nanos = Nanos(RATE_SAMPLE.0 * RATE_SAMPLES as u64 / FADES as u64);
 const FADES: u32 = 16;
 
 /// The GPU time that a model has had.
@@ -71,8 +72,11 @@ impl GpuShares {
     /// Notes that an overloaded model has a candidate.
     #[cold]
     pub(super) fn note_overloaded(&mut self, model: usize) {
-        let has_less = |than: usize| self.times(model, than)[0] <= self.times(model, than)[1];
-        if self.neediest.is_none_or(|neediest| has_less(neediest.model)) {
+        let needs_more = |than: NeediestModel| {
+            let [own, least] = self.times(model, than.model);
+            own <= least
+        };
+        if self.neediest.is_none_or(needs_more) {
             self.neediest = Some(NeediestModel { model, offered: Nanos::MAX });
         }
     }

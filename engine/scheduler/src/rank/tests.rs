@@ -463,14 +463,11 @@ fn a_model_that_has_had_far_more_than_an_overloaded_one_is_sent_ahead_no_farther
     bench.complete(ms(12), 1, ms(12));
     bench.occupy(ms(12), 2, 1, ms(30));
     // Model 2 has had 18 ms, model 0 30, and model 1, which is overloaded, 12.
-    let offer = |model, latest, delay, precedence| {
-        let offer = Offer { latest, delay, precedence, ..Offer::default() };
-        RankInput::Ready { queue: QueueId(model), offer }
-    };
-    bench.handle(ms(20), offer(1, ms(22), ms(2), 1));
+    let overloaded = Offer { latest: ms(22), delay: ms(2), precedence: 1, ..Offer::default() };
+    bench.handle(ms(20), RankInput::Ready { queue: QueueId(1), offer: overloaded });
     bench.handle(ms(21), RankInput::Withdraw(QueueId(1)));
-    bench.handle(ms(22), offer(0, ms(40), ms(5), 0));
-    bench.handle(ms(22), offer(2, ms(50), ms(5), 0));
+    bench.ready(ms(22), 0, ms(40), ms(5));
+    bench.ready(ms(22), 2, ms(50), ms(5));
     let restored = bench.restored();
     for mut bench in [bench, restored] {
         bench.timer(ms(25));
@@ -484,15 +481,12 @@ fn a_model_that_has_had_far_more_than_an_overloaded_one_is_sent_ahead_no_farther
 fn a_model_is_sent_ahead_again_once_none_is_overloaded() {
     let mut bench = Bench::new(1, 2);
     bench.occupy(ms(0), 0, 0, ms(30));
-    let offer = |model, precedence| {
-        let offer = Offer { latest: ms(90), delay: ms(5), precedence, ..Offer::default() };
-        RankInput::Ready { queue: QueueId(model), offer }
-    };
-    bench.handle(ms(1), offer(1, 1));
+    let overloaded = Offer { latest: ms(90), delay: ms(5), precedence: 1, ..Offer::default() };
+    bench.handle(ms(1), RankInput::Ready { queue: QueueId(1), offer: overloaded });
     bench.handle(ms(2), RankInput::Withdraw(QueueId(1)));
     bench.complete(ms(30), 0, ms(30));
     bench.occupy(ms(30), 0, 0, ms(60));
-    bench.handle(ms(31), offer(0, 0));
+    bench.ready(ms(31), 0, ms(90), ms(5));
     bench.timer(ms(55));
     assert_eq!(
         bench.grants,
