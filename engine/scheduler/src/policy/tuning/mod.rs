@@ -119,7 +119,8 @@ pub struct Tuner {
     /// True if some before these were left out since the last look.
     has_left_out: bool,
     last_look: Nanos,
-    /// The time that the last look was after the one before if it was early, else zero.
+    /// The time by which the last look was held off if it was early, else zero: it was as long
+    /// after the one before at least, and later if requests were lost only then.
     early_after: Nanos,
     pause: Nanos,
     load: Load,
@@ -263,9 +264,8 @@ impl Tuner {
     /// Returns from when on to look, before the next look is due, where since the last one `came`
     /// requests that [count](Tuner::counts) have come and so many of each model were lost, if that
     /// is far more than replays of those before say, of one model or of all: the load is not what
-    /// it was then. A pool that has collapsed is looked at with twice as many requests as by the
-    /// early look before: if it takes longer to collapse than those came in, no replay of them
-    /// shows it.
+    /// it was then. A pool that has collapsed is looked at in twice the time by which the early
+    /// look before was held off: if it takes longer to collapse than that, no replay shows it.
     pub fn early_look(&self, came: u64, lost: &[u64]) -> Option<Nanos> {
         let present = self.contenders.iter().find(|one| one.setting == self.current)?;
         let found = present.found_now()?;
@@ -319,7 +319,8 @@ impl Tuner {
         let passed = now - self.last_look;
         let is_early = passed < self.pause;
         let kept = KEPT.powf((passed.as_secs_f64() / self.pause.as_secs_f64()).min(1.0));
-        self.early_after = if is_early { passed } else { Nanos::ZERO };
+        let least = Nanos(self.pause.0 / EARLY).max(self.early_after + self.early_after);
+        self.early_after = if is_early { passed.min(least) } else { Nanos::ZERO };
         self.last_look = now;
         if !is_early {
             self.pause = Nanos(self.pause.0 * 2).min(PAUSES[1]);
@@ -555,6 +556,16 @@ mod tests {
         // One that is due is not early.
         tuner.look(tuner.next_look().min(tuner.last_look() + tuner.pause()));
         assert_eq!(tuner.early_look(1_000, &evenly(204)), Some(tuner.earliest_look()));
+    }
+
+    #[test]
+    fn that_a_pool_collapsed_late_does_not_put_the_next_look_off() {
+        let mut tuner = tuner();
+        charged_after(&mut tuner, 400, 100.0);
+        let pause = tuner.pause();
+        tuner.look(tuner.last_look() + Nanos(pause.0 / 8 * 7));
+        let early = tuner.early_look(1_000, &evenly(204)).unwrap();
+        assert_eq!((tuner.pause(), early), (pause, tuner.last_look() + Nanos(pause.0 / EARLY * 2)));
     }
 
     #[test]
