@@ -281,8 +281,13 @@ impl Tuner {
         let is_far_more =
             came > 0.0 && (exceeds(all, came, found.bad_rate(), LOST_OF_ALL) || of_models.any(|is| is));
         let has_collapsed = all as f64 > COLLAPSED.0 * came;
+        is_far_more.then(|| self.last_look + self.held_off(has_collapsed))
+    }
+
+    /// Returns for how long the next look is held off where it is early.
+    fn held_off(&self, has_collapsed: bool) -> Nanos {
         let twice = if has_collapsed { self.early_after + self.early_after } else { Nanos::ZERO };
-        is_far_more.then(|| self.earliest_look().max(self.last_look + twice.min(self.pause)))
+        Nanos(self.pause.0 / EARLY).max(twice.min(self.pause))
     }
 
     /// Returns when the last look was.
@@ -292,7 +297,7 @@ impl Tuner {
 
     /// Returns when an early look may be, at the earliest.
     pub fn earliest_look(&self) -> Nanos {
-        self.last_look + Nanos(self.pause.0 / EARLY)
+        self.last_look + self.held_off(false)
     }
 
     /// Returns the time from one look to the next.
@@ -319,8 +324,7 @@ impl Tuner {
         let passed = now - self.last_look;
         let is_early = passed < self.pause;
         let kept = KEPT.powf((passed.as_secs_f64() / self.pause.as_secs_f64()).min(1.0));
-        let least = Nanos(self.pause.0 / EARLY).max(self.early_after + self.early_after);
-        self.early_after = if is_early { passed.min(least) } else { Nanos::ZERO };
+        self.early_after = if is_early { passed.min(self.held_off(true)) } else { Nanos::ZERO };
         self.last_look = now;
         if !is_early {
             self.pause = Nanos(self.pause.0 * 2).min(PAUSES[1]);
