@@ -72,7 +72,7 @@ pub(super) struct TunedPool {
     /// The last arrivals for the next look, as the ModelThreads have sent them, and its time.
     sampled: VecDeque<SampledArrival>,
     look_at: Nanos,
-    /// The rate that the last look has found, in requests per second.
+    /// The rate that the last look has found, in requests per second; infinite before the first.
     rate_rps: f64,
     /// The requests of each model that were dropped from the start to the last look, and since.
     lost_before: Vec<u64>,
@@ -175,9 +175,12 @@ impl TunedPool {
         if !has_lost {
             return;
         }
-        let came = self.rate_rps * (now - self.began - self.tuner.last_look()).as_secs_f64();
+        let came = match self.rate_rps.is_finite() {
+            true => (self.rate_rps * (now - self.began - self.tuner.last_look()).as_secs_f64()) as u64,
+            false => self.sampled.len() as u64,
+        };
         let due = self.due();
-        let Some(from) = self.tuner.early_look(came as u64, &self.lost_since) else {
+        let Some(from) = self.tuner.early_look(came, &self.lost_since) else {
             self.look_at = due;
             return;
         };
@@ -245,17 +248,32 @@ mod tests {
         }
     }
 
+    /// The tuner of a pool that serves one model with this SLO.
+    fn pool(slo: Nanos) -> TunedPool {
+        let profile = Profile::linear(Nanos::from_micros(1), Nanos::from_millis(1), 1024).unwrap();
+        let model = TunedModel { id: ModelId(0), name: "m".into(), slo, profile: profile.into() };
+        let (rule, setting) = (TunedRule::of_default(), RuleSetting::default());
+        TunedPool::new(8, vec![model], rule, setting, Nanos::ZERO, |_| 0).unwrap()
+    }
+
+    #[test]
+    fn what_is_lost_before_the_first_look_brings_it_forward() {
+        let slo = Nanos::from_secs(10);
+        let mut pool = pool(slo);
+        assert!(pool.wanted(Nanos::ZERO).is_some());
+        let (now, due) = (Nanos::from_secs(1), pool.look_at);
+        pool.note_lost(now, |_| 60);
+        assert_eq!(pool.look_at, due, "nothing has come");
+        for arrival in (1..=1_000).map(|id| Nanos::from_millis(id)) {
+            pool.note(SampledArrival { model: ModelId(0), arrival, deadline: arrival + slo, again_us: 0 });
+        }
+        pool.note_lost(now, |_| 61);
+        assert!(pool.look_at == pool.tuner.earliest_look() && pool.look_at < due);
+    }
+
     #[test]
     fn an_early_look_waits_for_enough_arrivals_where_they_are_sampled_ahead_of_looks_only() {
-        let profile = Profile::linear(Nanos::from_micros(1), Nanos::from_millis(1), 1024).unwrap();
-        let model = TunedModel {
-            id: ModelId(0),
-            name: "m".into(),
-            slo: Nanos::from_millis(25),
-            profile: profile.into(),
-        };
-        let (rule, setting) = (TunedRule::of_default(), RuleSetting::default());
-        let mut pool = TunedPool::new(8, vec![model], rule, setting, Nanos::ZERO, |_| 0).unwrap();
+        let mut pool = pool(Nanos::from_millis(25));
         // 400,000 requests per second, of which nothing is lost in a replay.
         assert!(pool.wanted(Nanos::ZERO).is_some());
         for arrival in (1..=20_000).map(|id| Nanos(2_500 * id)) {

@@ -264,24 +264,41 @@ impl Tuner {
     /// Returns from when on to look, before the next look is due, where since the last one `came`
     /// requests that [count](Tuner::counts) have come and so many of each model were lost, if that
     /// is far more than replays of those before say, of one model or of all: the load is not what
-    /// it was then. A pool that has collapsed is looked at in twice the time by which the early
-    /// look before was held off: if it takes longer to collapse than that, no replay shows it.
+    /// it was then. Before the first look replays say that nothing is lost. A pool that has
+    /// collapsed is looked at in twice the time by which the early look before was held off: if it
+    /// takes longer to collapse than that, no replay shows it.
     pub fn early_look(&self, came: u64, lost: &[u64]) -> Option<Nanos> {
         let present = self.contenders.iter().find(|one| one.setting == self.current)?;
-        let found = present.found_now()?;
         let exceeds = |lost: u64, came: f64, expected: f64, part: f64| {
             lost >= LOST.0 && lost as f64 > (part + LOST.1 * expected) * came
         };
         let (all, came) = (lost.iter().sum(), came as f64);
-        // The model's part of the requests is that in the replays.
-        let share = came / found.offered();
-        let of_models = lost.iter().zip(&found.models).zip(found.bad_rates(DRAWN_BY));
-        let mut of_models = of_models
-            .map(|((&lost, model), expected)| exceeds(lost, share * model.offered, expected, LOST_OF_ONE));
+        let of_one = |found: &ReplayOutcome| {
+            // The model's part of the requests is that in the replays.
+            let share = came / found.offered();
+            let mut of_models = lost.iter().zip(&found.models).zip(found.bad_rates(DRAWN_BY));
+            of_models
+                .any(|((&lost, model), expected)| exceeds(lost, share * model.offered, expected, LOST_OF_ONE))
+        };
+        let found = present.found_now();
+        let expected = found.map_or(0.0, ReplayOutcome::bad_rate);
         let is_far_more =
-            came > 0.0 && (exceeds(all, came, found.bad_rate(), LOST_OF_ALL) || of_models.any(|is| is));
-        let has_collapsed = all as f64 > COLLAPSED.0 * came;
-        is_far_more.then(|| self.last_look + self.held_off(has_collapsed))
+            came > 0.0 && (exceeds(all, came, expected, LOST_OF_ALL) || found.is_some_and(of_one));
+        let held_off = || match found {
+            Some(_) => self.held_off(all as f64 > COLLAPSED.0 * came),
+            None => self.first_held_off(lost),
+        };
+        is_far_more.then(|| self.last_look + held_off())
+    }
+
+    /// Returns for how long the first look is held off where so many requests of each model were
+    /// lost before: until what is as long as their SLOs has ended, in place of the largest ones.
+    fn first_held_off(&self, lost: &[u64]) -> Nanos {
+        let slos = lost.iter().zip(&self.workload.models);
+        let slos: f64 = slos.map(|(&lost, model)| lost as f64 * model.slo.as_secs_f64()).sum();
+        let mean = slos / lost.iter().sum::<u64>() as f64;
+        let ended = Nanos::from_secs_f64(FIRST_LOOK_SLOS as f64 * mean);
+        Nanos(self.pause.0 / EARLY).max(PAUSES[0]).max(ended).min(self.pause)
     }
 
     /// Returns for how long the next look is held off where it is early.
@@ -497,7 +514,12 @@ mod tests {
     #[test]
     fn a_pool_that_loses_far_more_than_replays_is_looked_at_early() {
         let mut tuner = tuner();
-        assert_eq!(tuner.early_look(1_000, &evenly(1_000)), None, "nothing was replayed yet");
+        // Nothing was replayed yet, so any loss is far more.
+        assert_eq!(tuner.early_look(1_000, &evenly(LOST.0 - 2)), None);
+        assert_eq!(tuner.early_look(100_000, &evenly(290)), None);
+        let first = |lost| tuner.early_look(100_000, lost);
+        assert_eq!(first(&[0, 310, 0, 0]), Some(Nanos(tuner.pause().0 / EARLY)));
+        assert_eq!(first(&[310, 0, 0, 0]), Some(tuner.pause()), "few of their SLOs have ended");
         charged_after(&mut tuner, 400, 100.0);
         let (last, pause) = (tuner.last_look, tuner.pause());
         // Replays lose nothing at this rate.
