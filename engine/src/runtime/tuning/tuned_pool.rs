@@ -248,32 +248,40 @@ mod tests {
         }
     }
 
-    /// The tuner of a pool that serves one model with this SLO.
-    fn pool(slo: Nanos) -> TunedPool {
+    /// The tuner of a pool that serves models with these SLOs.
+    fn pool(slos: &[Nanos]) -> TunedPool {
         let profile = Profile::linear(Nanos::from_micros(1), Nanos::from_millis(1), 1024).unwrap();
-        let model = TunedModel { id: ModelId(0), name: "m".into(), slo, profile: profile.into() };
+        let profile = Arc::new(profile);
+        let model = |(id, &slo)| TunedModel {
+            id: ModelId(id),
+            name: format!("m{id}"),
+            slo,
+            profile: Arc::clone(&profile),
+        };
         let (rule, setting) = (TunedRule::of_default(), RuleSetting::default());
-        TunedPool::new(8, vec![model], rule, setting, Nanos::ZERO, |_| 0).unwrap()
+        TunedPool::new(8, (0..).zip(slos).map(model).collect(), rule, setting, Nanos::ZERO, |_| 0).unwrap()
     }
 
     #[test]
     fn what_is_lost_before_the_first_look_brings_it_forward() {
-        let slo = Nanos::from_secs(10);
-        let mut pool = pool(slo);
+        let slos = [Nanos::from_millis(10), Nanos::from_secs(10)];
+        let mut pool = pool(&slos);
         assert!(pool.wanted(Nanos::ZERO).is_some());
         let (now, due) = (Nanos::from_secs(1), pool.look_at);
-        pool.note_lost(now, |_| 60);
+        let lost = |of_first| move |model| if model == ModelId(0) { of_first } else { 0 };
+        pool.note_lost(now, lost(60));
         assert_eq!(pool.look_at, due, "nothing has come");
-        for arrival in (1..=1_000).map(|id| Nanos::from_millis(id)) {
-            pool.note(SampledArrival { model: ModelId(0), arrival, deadline: arrival + slo, again_us: 0 });
+        for arrival in (1..=1_000).map(Nanos::from_millis) {
+            let deadline = arrival + slos[0];
+            pool.note(SampledArrival { model: ModelId(0), arrival, deadline, again_us: 0 });
         }
-        pool.note_lost(now, |_| 61);
+        pool.note_lost(now, lost(61));
         assert!(pool.look_at == pool.tuner.earliest_look() && pool.look_at < due);
     }
 
     #[test]
     fn an_early_look_waits_for_enough_arrivals_where_they_are_sampled_ahead_of_looks_only() {
-        let mut pool = pool(Nanos::from_millis(25));
+        let mut pool = pool(&[Nanos::from_millis(25)]);
         // 400,000 requests per second, of which nothing is lost in a replay.
         assert!(pool.wanted(Nanos::ZERO).is_some());
         for arrival in (1..=20_000).map(|id| Nanos(2_500 * id)) {
