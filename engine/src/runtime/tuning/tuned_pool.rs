@@ -250,8 +250,8 @@ mod tests {
 
     /// The tuner of a pool that serves models with these SLOs.
     fn pool(slos: &[Nanos]) -> TunedPool {
-        let profile = Profile::linear(Nanos::from_micros(1), Nanos::from_millis(1), 1024).unwrap();
-        let profile = Arc::new(profile);
+        let profile = Profile::linear(Nanos::from_micros(1), Nanos::from_millis(1), 1024);
+        let profile = Arc::new(profile.unwrap());
         let model = |(id, &slo)| TunedModel {
             id: ModelId(id),
             name: format!("m{id}"),

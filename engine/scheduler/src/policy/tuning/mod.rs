@@ -284,11 +284,10 @@ impl Tuner {
         let expected = found.map_or(0.0, ReplayOutcome::bad_rate);
         let is_far_more =
             came > 0.0 && (exceeds(all, came, expected, LOST_OF_ALL) || found.is_some_and(of_one));
-        let held_off = || match found {
-            Some(_) => self.held_off(all as f64 > COLLAPSED.0 * came),
-            None => self.first_held_off(lost),
-        };
-        is_far_more.then(|| self.last_look + held_off())
+        is_far_more.then(|| match found {
+            Some(_) => self.last_look + self.held_off(all as f64 > COLLAPSED.0 * came),
+            None => self.last_look + self.first_held_off(lost),
+        })
     }
 
     /// Returns for how long the first look is held off where so many requests of each model were
@@ -298,7 +297,7 @@ impl Tuner {
         let slos: f64 = slos.map(|(&lost, model)| lost as f64 * model.slo.as_secs_f64()).sum();
         let mean = slos / lost.iter().sum::<u64>() as f64;
         let ended = Nanos::from_secs_f64(FIRST_LOOK_SLOS as f64 * mean);
-        Nanos(self.pause.0 / EARLY).max(PAUSES[0]).max(ended).min(self.pause)
+        self.held_off(false).max(PAUSES[0]).max(ended).min(self.pause)
     }
 
     /// Returns for how long the next look is held off where it is early.
