@@ -16,6 +16,8 @@ pub const SIZE_BOUNDS: [usize; 20] =
 pub struct Profile {
     /// `table[b]` is l(b); `table[0]` is zero. One entry past the largest batch repeats "never".
     table: Arc<[Nanos]>,
+    /// The same of [`Profile::worthwhile`]; `None` where that is all.
+    worthwhile: Option<Arc<[Nanos]>>,
     /// See [`Profile::at_best`].
     at_best: Nanos,
     /// See [`Profile::of_applications`].
@@ -71,7 +73,37 @@ impl Profile {
             table.push(latency);
         }
         table.push(Nanos::MAX);
-        Ok(Profile { at_best: table[1], table: table.into(), applications: None })
+        let at_best = table[1];
+        let profile = Profile { table: table.into(), worthwhile: None, at_best, applications: None };
+        let most = profile.most_efficient_batch();
+        Ok(profile.worthwhile_up_to(most))
+    }
+
+    /// Returns the batch size that takes the least time for each of its requests; of several the
+    /// smallest.
+    fn most_efficient_batch(&self) -> usize {
+        let time = |size: usize| u128::from(self.latency(size).0);
+        // l(a) / a <= l(b) / b, without a division.
+        let is_as_good = |a: usize, b: usize| time(a) * b as u128 <= time(b) * a as u128;
+        (1..=self.max_batch()).fold(1, |best, size| if is_as_good(best, size) { best } else { size })
+    }
+
+    /// Has the batches of up to `most` requests be those that are worthwhile.
+    fn worthwhile_up_to(self, most: usize) -> Profile {
+        let up_to = || self.table[..=most].iter().copied().chain([Nanos::MAX]).collect();
+        Profile { worthwhile: (most < self.max_batch()).then(up_to), ..self }
+    }
+
+    /// Returns this profile without the batches of more requests than the size that takes the least
+    /// time for each: where so many wait, smaller batches serve them in less time. On a linear
+    /// profile, whose larger batches always take less time for each, all batches are. Nothing is
+    /// allocated. A profile that is [scaled](Profile::scaled) keeps the size: what is found to take
+    /// long for a while is tried again.
+    pub fn worthwhile(&self) -> Profile {
+        match &self.worthwhile {
+            None => self.clone(),
+            Some(table) => Profile { table: Arc::clone(table), worthwhile: None, ..self.clone() },
+        }
     }
 
     /// Returns the profile of a model slot without a model, which never runs a batch.
@@ -146,7 +178,9 @@ impl Profile {
                 Nanos(before)
             })
             .collect();
-        Profile::measured(&latencies).expect("positive latencies that do not fall are a profile")
+        let multiplied =
+            Profile::measured(&latencies).expect("positive latencies that do not fall are a profile");
+        multiplied.worthwhile_up_to(self.worthwhile().max_batch())
     }
 
     /// Returns true if both are clones of one profile.
@@ -243,6 +277,34 @@ mod tests {
         assert_eq!(Profile::measured(&[Nanos(0)]), Err(ProfileError::Zero(1)));
         assert_eq!(Profile::measured(&[Nanos(2), Nanos(1)]), Err(ProfileError::Falls(2)));
         assert_eq!(Profile::linear(Nanos(1), Nanos(1), 5_000), Err(ProfileError::TooLong(5_000)));
+    }
+
+    #[test]
+    fn batches_that_take_longer_for_each_request_than_smaller_ones_are_not_worthwhile() {
+        let sizes = |profile: &Profile| (profile.worthwhile().max_batch(), profile.max_batch());
+        let measured = |latencies: &[u64]| {
+            Profile::measured(&latencies.iter().copied().map(Nanos).collect::<Vec<_>>()).unwrap()
+        };
+        assert_eq!(sizes(&Profile::linear(Nanos(3), Nanos(10), 64).unwrap()), (64, 64));
+        let knee = measured(&[10, 10, 10, 10, 16, 22]);
+        assert_eq!(sizes(&knee), (4, 6));
+        assert_eq!(knee.worthwhile().latency(5), Nanos::MAX);
+        assert_eq!(knee.worthwhile(), knee.worthwhile().worthwhile());
+        // Steps: a dip further on counts, and of sizes that are as good the smallest.
+        assert_eq!(sizes(&measured(&[10, 14, 20, 20, 29, 30, 36, 40])), (4, 8));
+        assert_eq!(sizes(&measured(&[10, 20, 30])), (1, 3));
+        assert_eq!(sizes(&measured(&[u64::MAX / 2, u64::MAX - 3])), (2, 2));
+        // What is cut off or multiplied.
+        assert_eq!(sizes(&knee.truncated(3)), (3, 3));
+        assert_eq!(sizes(&knee.truncated(5)), (4, 5));
+        assert_eq!(sizes(&knee.times(3.0)), (4, 6));
+        let mut levels = [0; SIZE_BOUNDS.len() + 1];
+        levels[2..5].fill(level_of(3.0));
+        let scaled = ScaledProfile::new(&knee, ProfileScale(levels)).profile;
+        assert_eq!(sizes(&scaled), (4, 6), "a size that takes long for a while is not forgotten");
+        assert_eq!(scaled.worthwhile().latency(4), scaled.latency(4));
+        let of_two = knee.clone().of_applications([knee.clone(), knee.times(0.5)].into());
+        assert_eq!(of_two.worthwhile().applications(), of_two.applications());
     }
 
     #[test]

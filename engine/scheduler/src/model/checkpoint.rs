@@ -132,7 +132,7 @@ impl ModelQueue {
         }
         let rate = RateMeter::from_parts(&saved.rate).ok_or(NoState::Rate)?;
         let mut restored = ModelQueue::new(terms, Nanos::ZERO);
-        restored.terms.profile = restored.base.scaled(saved.scale);
+        restored.terms.profile = restored.base.scaled(saved.scale).worthwhile();
         restored.scale = saved.scale;
         restored.terms.network = saved.network;
         restored.rate = rate;

@@ -217,9 +217,9 @@ impl ModelQueue {
 
     fn with_memory(terms: QueueConfig, now: Nanos, memory: VecDeque<Request>) -> ModelQueue {
         let mut queue = ModelQueue {
-            base: terms.profile.clone(),
             scale: ProfileScale::default(),
-            terms,
+            terms: QueueConfig { profile: terms.profile.worthwhile(), ..terms },
+            base: terms.profile,
             queue: memory,
             rate: RateMeter::new(now),
             rate_rps: 0.0,
@@ -249,6 +249,11 @@ impl ModelQueue {
     /// Returns the profile that it began with: the one that a [`ModelEvent::Rescale`] scales.
     pub fn base_profile(&self) -> &Profile {
         &self.base
+    }
+
+    /// Returns what it began with: its configuration, with the profile whole.
+    pub fn base_config(&self) -> QueueConfig {
+        QueueConfig { profile: self.base.clone(), ..self.terms.clone() }
     }
 
     /// Returns the setting that it has.
@@ -440,7 +445,7 @@ impl ModelQueue {
     #[cold]
     fn rescale(&mut self, now: Nanos, scaled: &ScaledProfile, sink: &mut impl ModelSink) {
         debug_assert!(scaled.base == self.base, "a profile of another model");
-        self.terms.profile = scaled.profile.clone();
+        self.terms.profile = scaled.profile.worthwhile();
         self.scale = scaled.scale;
         self.terms_changed(now, sink);
     }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::deferral::Slack;
 use crate::policy::by_name;
-use crate::profile::Profile;
+use crate::profile::{Profile, ProfileScale, SIZE_BOUNDS, ScaledProfile, TOP_LEVEL};
 use crate::rank::Grant;
 use crate::workload::Network;
 
@@ -85,6 +85,32 @@ fn request(id: u64, arrival: Nanos, deadline: Nanos) -> Request {
 
 fn grant(free_at: Nanos) -> Grant {
     Grant { queue: QueueId(0), gpu: GpuId(3), free_at, until: Nanos::MAX, again: true }
+}
+
+#[test]
+fn a_batch_is_no_larger_than_is_worthwhile_also_by_another_profile() {
+    // Four requests take 5 ms, five 9 ms.
+    let latencies = [5.0, 5.0, 5.0, 5.0, 9.0, 9.0].map(ms);
+    let terms = QueueConfig { profile: Profile::measured(&latencies).unwrap(), ..symphony().base_config() };
+    let (mut queue, mut log) = (ModelQueue::new(terms, Nanos::ZERO), Log::default());
+    let mut served = |queue: &mut ModelQueue, now: Nanos| {
+        (0..6).for_each(|id| {
+            queue.apply_request(now, &request(id, now, now + ms(20.0)), &mut log);
+        });
+        log.take();
+        queue.apply(now, ModelEvent::Grant(grant(Nanos::ZERO)), &mut log);
+        let said = log.take();
+        let [Said::Dispatch { ids, .. }, Said::Report(_, free_at), ..] = &said[..] else {
+            panic!("{said:?}")
+        };
+        (ids.len(), *free_at - now)
+    };
+    assert_eq!(served(&mut queue, ms(10.0)), (4, ms(5.0)));
+    let mut slower = [0; SIZE_BOUNDS.len() + 1];
+    slower[3] = TOP_LEVEL;
+    let scaled = ScaledProfile::new(queue.base_profile(), ProfileScale(slower));
+    queue.apply(ms(11.0), ModelEvent::Rescale(&scaled), &mut Log::default());
+    assert_eq!(served(&mut queue, ms(11.0)).0, 3, "with 20 ms, what takes four times as long is late");
 }
 
 /// A queue of requests whose batches of one take 6 ms at most, and 3 ms at best.

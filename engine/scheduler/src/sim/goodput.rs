@@ -141,4 +141,21 @@ mod tests {
         }
         assert!(counts.iter().all(|&count| count > 10), "{counts:?}");
     }
+
+    #[test]
+    fn rules_that_defer_come_near_the_ideal_rate_where_large_batches_take_longer_for_each_request() {
+        // 5 ms up to 16 requests, and 2 ms more for each further one.
+        let latency = |size: u64| Nanos::from_millis(5 + 2 * size.saturating_sub(16));
+        let profile = Profile::measured(&(1..=32).map(latency).collect::<Vec<_>>()).unwrap();
+        let model = WorkloadModel::new("m", profile, Nanos::from_millis(45));
+        let model = WorkloadModel { arrival: Arrival::Gamma(0.3), ..model };
+        let workload = Workload::of_models(4, 1.0, vec![model; 4]);
+        let rate_rps = 0.9 * ideal_rate(&workload);
+        let workload = Workload { rate_rps, duration: Nanos::from_secs(5), ..workload };
+        for name in ["symphony", "symphony-published", "work-conserving"] {
+            let policy = policy::by_name(name).unwrap();
+            let passes = passing(&workload, policy, &PolicyOptions::default()).unwrap();
+            assert!(passes.is_some_and(|report| report.mean_batch <= 16.0), "{name}");
+        }
+    }
 }

@@ -60,7 +60,9 @@ impl Traffic {
         self.next.set(index, at.unwrap_or(Nanos::MAX));
     }
 
-    /// Takes the next arrival out. There must be one.
+    /// Takes the next arrival out. There must be one. Always inlined: a request that is returned
+    /// through memory by parts, and read whole at once, waits for it.
+    #[inline(always)]
     pub(super) fn take(&mut self, workload: &Workload) -> Arriving {
         let (arrival, index) = self.next.min().expect("only called when there is one");
         self.advance(index);
@@ -75,6 +77,7 @@ impl Traffic {
     }
 
     /// Makes a request, of an id of its own.
+    #[inline(always)]
     pub(super) fn request(
         &mut self,
         workload: &Workload,

@@ -33,6 +33,7 @@ use symphony_gpu::{
     HostGraph, HostModel, LoadError, MeasureOptions, OnnxRuntimeModel, OnnxRuntimeOptions, PrefixGroup,
     ProfileTable, Signature, measure,
 };
+use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 use symphony_transport::doorbell::Doorbells;
 
@@ -563,8 +564,12 @@ fn measure_one(
         model.locations.file.diagnostic(error, "give a model that runs on inputs of its own shapes")
     })?;
     let fit = table.fit();
+    let worthwhile = Profile::measured(&table.latencies()).ok().map(|of| of.worthwhile().max_batch());
+    let limited = worthwhile.filter(|&most| most < table.max_batch()).map_or_else(String::new, |most| {
+        format!("; batches of up to {most} are worthwhile: larger ones take longer for each request")
+    });
     progress(&format!(
-        "measured {}: l(1) = {:.3} ms, l({}) = {:.3} ms; about {:.3} b + {:.3} ms",
+        "measured {}: l(1) = {:.3} ms, l({}) = {:.3} ms; about {:.3} b + {:.3} ms{limited}",
         model.label(),
         table.latency(1).unwrap_or_default().as_millis_f64(),
         table.max_batch(),

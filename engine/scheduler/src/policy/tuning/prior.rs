@@ -30,9 +30,8 @@ const STEPS: usize = 12;
 /// The last of these loads: a hundredth of the first.
 const LAST: usize = 80;
 
-/// The load where the first search starts, and the first strides of the first search of a setting
-/// and of later ones.
-const START: (usize, [usize; 2]) = (6, [3, 1]);
+/// The load where the first search starts, and the first stride of each.
+const START: (usize, usize) = (6, 1);
 
 /// The bad requests with which a setting is charged whose limit is half of the best one, which is
 /// the most; one in between by the logarithm.
@@ -85,7 +84,9 @@ impl Limits {
         let full_load =
             ReplayedRequests { requests: (&requests).into(), rates: (&rates).into(), counted, amid: false };
         let mut best = LAST;
-        let mut point = START.0;
+        // A setting's limit is near that of the one before, and later near where it was, or as far
+        // from there as that of the one before.
+        let (mut point, mut moved) = (START.0, 0);
         for (at, &setting) in settings.iter().enumerate() {
             let rule = ReplayedRule { drop, deferral, setting };
             let serves = |point: usize| {
@@ -96,11 +97,16 @@ impl Limits {
                 let fails = |found: &ReplayOutcome| found.worst_bad_rate(DRAWN_BY / shape) > ALLOWED_BAD_RATE;
                 Ok(!fails(&replay(&workload, &rule, &full_load.faster(load(point)), fails)))
             };
-            let start = if is_first { point } else { self.points[at] };
-            let Ok(found) = highest(start, START.1[usize::from(!is_first)], LAST, serves);
+            let start = if is_first { point } else { self.points[at].saturating_add_signed(moved).min(LAST) };
+            let Ok(found) = highest(start, START.1, LAST, serves);
             point = found.unwrap_or(LAST);
             best = best.min(point);
-            if is_first { self.points.push(point) } else { self.points[at] = point }
+            if is_first {
+                self.points.push(point);
+            } else {
+                moved = point as isize - self.points[at] as isize;
+                self.points[at] = point;
+            }
         }
         let counts = |(&point, setting): (&usize, &RuleSetting)| {
             let limit = full * load(point);
