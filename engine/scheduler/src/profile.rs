@@ -10,13 +10,19 @@ use symphony_transport::Nanos;
 pub const SIZE_BOUNDS: [usize; 20] =
     [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, limits::MAX_BATCH];
 
+/// The time that a batch takes beside its run, about: it is handed over, begun and told of.
+const HANDOVER: Nanos = Nanos::from_micros(20);
+
+/// The time for each request, as a multiple of the least, up to which a smaller batch is as good.
+const AS_GOOD: f64 = 1.01;
+
 /// The latency l(b) for b from 1 to the largest batch; it never falls as b grows. A clone shares
 /// the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// `table[b]` is l(b); `table[0]` is zero. One entry past the largest batch repeats "never".
     table: Arc<[Nanos]>,
-    /// The same of [`Profile::worthwhile`]; `None` where that is all.
+    /// The table of [`Profile::worthwhile`]; `None` where that has all batches.
     worthwhile: Option<Arc<[Nanos]>>,
     /// See [`Profile::at_best`].
     at_best: Nanos,
@@ -75,17 +81,18 @@ impl Profile {
         table.push(Nanos::MAX);
         let at_best = table[1];
         let profile = Profile { table: table.into(), worthwhile: None, at_best, applications: None };
-        let most = profile.most_efficient_batch();
+        let most = profile.largest_worthwhile();
         Ok(profile.worthwhile_up_to(most))
     }
 
-    /// Returns the batch size that takes the least time for each of its requests; of several the
-    /// smallest.
-    fn most_efficient_batch(&self) -> usize {
-        let time = |size: usize| u128::from(self.latency(size).0);
-        // l(a) / a <= l(b) / b, without a division.
-        let is_as_good = |a: usize, b: usize| time(a) * b as u128 <= time(b) * a as u128;
-        (1..=self.max_batch()).fold(1, |best, size| if is_as_good(best, size) { best } else { size })
+    /// Returns the size of the largest batch that is worthwhile: of the sizes behind which the time
+    /// for each request rises, the smallest that is about as good as the best.
+    fn largest_worthwhile(&self) -> usize {
+        let each = |size: usize| (self.latency(size).0 as f64 + HANDOVER.0 as f64) / size as f64;
+        let largest = self.max_batch();
+        let limit = AS_GOOD * (1..=largest).map(each).fold(f64::INFINITY, f64::min);
+        let is_last = |&size: &usize| each(size) <= limit && (size == largest || each(size + 1) > each(size));
+        (1..=largest).find(is_last).unwrap_or(largest)
     }
 
     /// Has the batches of up to `most` requests be those that are worthwhile.
@@ -94,11 +101,10 @@ impl Profile {
         Profile { worthwhile: (most < self.max_batch()).then(up_to), ..self }
     }
 
-    /// Returns this profile without the batches of more requests than the size that takes the least
-    /// time for each: where so many wait, smaller batches serve them in less time. On a linear
-    /// profile, whose larger batches always take less time for each, all batches are. Nothing is
-    /// allocated. A profile that is [scaled](Profile::scaled) keeps the size: what is found to take
-    /// long for a while is tried again.
+    /// Returns this profile without the batches that take longer for each request than smaller ones
+    /// do: where so many wait, two of those serve them sooner. All batches of a linear profile are
+    /// worthwhile. Nothing is allocated. A profile that is [scaled](Profile::scaled) keeps the
+    /// size: what is not run would never be found to have become faster.
     pub fn worthwhile(&self) -> Profile {
         match &self.worthwhile {
             None => self.clone(),
@@ -283,17 +289,25 @@ mod tests {
     fn batches_that_take_longer_for_each_request_than_smaller_ones_are_not_worthwhile() {
         let sizes = |profile: &Profile| (profile.worthwhile().max_batch(), profile.max_batch());
         let measured = |latencies: &[u64]| {
-            Profile::measured(&latencies.iter().copied().map(Nanos).collect::<Vec<_>>()).unwrap()
+            let ms = |&ms: &u64| Nanos::from_millis(ms);
+            Profile::measured(&latencies.iter().map(ms).collect::<Vec<_>>()).unwrap()
         };
-        assert_eq!(sizes(&Profile::linear(Nanos(3), Nanos(10), 64).unwrap()), (64, 64));
+        for beta_us in [0, 1, 5_000] {
+            let linear = Profile::linear(Nanos::from_micros(1_053), Nanos::from_micros(beta_us), 64).unwrap();
+            assert_eq!(sizes(&linear), (64, 64));
+        }
         let knee = measured(&[10, 10, 10, 10, 16, 22]);
         assert_eq!(sizes(&knee), (4, 6));
         assert_eq!(knee.worthwhile().latency(5), Nanos::MAX);
         assert_eq!(knee.worthwhile(), knee.worthwhile().worthwhile());
-        // Steps: a dip further on counts, and of sizes that are as good the smallest.
-        assert_eq!(sizes(&measured(&[10, 14, 20, 20, 29, 30, 36, 40])), (4, 8));
-        assert_eq!(sizes(&measured(&[10, 20, 30])), (1, 3));
-        assert_eq!(sizes(&measured(&[u64::MAX / 2, u64::MAX - 3])), (2, 2));
+        // Steps: a better size further on counts, and of sizes that are as good the smallest.
+        assert_eq!(sizes(&measured(&[100, 100, 190, 190, 270, 270, 350])), (6, 7));
+        assert_eq!(sizes(&measured(&[100, 100, 200, 200, 300, 300])), (2, 6));
+        assert_eq!(sizes(&measured(&[100, 210, 330])), (1, 3));
+        // What takes no longer than to be handed over is better together.
+        let brief: Vec<_> = (1..=8).map(|size| Nanos(11_000 * size)).collect();
+        assert_eq!(sizes(&Profile::measured(&brief).unwrap()), (8, 8));
+        assert_eq!(sizes(&Profile::measured(&[Nanos(u64::MAX - 2), Nanos(u64::MAX - 1)]).unwrap()), (2, 2));
         // What is cut off or multiplied.
         assert_eq!(sizes(&knee.truncated(3)), (3, 3));
         assert_eq!(sizes(&knee.truncated(5)), (4, 5));
