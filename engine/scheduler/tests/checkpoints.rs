@@ -89,6 +89,15 @@ enum Role {
     Unexpected,
 }
 
+/// A profile up to 24 whose batches are worthwhile up to this size.
+fn profile(worthwhile: u64) -> Profile {
+    let latency =
+        |size: u64| Nanos::from_micros(3_000 + 400 * size + 5_000 * size.saturating_sub(worthwhile));
+    let profile = Profile::measured(&(1..=24).map(latency).collect::<Vec<_>>()).unwrap();
+    assert_eq!(profile.worthwhile().max_batch() as u64, worthwhile);
+    profile
+}
+
 /// Applies an event to the queue, and to one restored from the queue's state just before it.
 fn apply_to_both(queue: &mut ModelQueue, role: Role, now: Nanos, event: ModelEvent<'_>) -> (bool, Log) {
     let saved = queue.saved(now, 0);
@@ -123,13 +132,14 @@ proptest! {
         drop in prop::sample::select(DropRule::ALL.map(|rule| rule.0).to_vec()),
         role in prop::sample::select(vec![Role::Alone, Role::Above, Role::Below, Role::Unexpected]),
         gpus in prop::sample::select(vec![1usize, 3]),
+        worthwhile in prop::sample::select(vec![6u64, 24]),
         steps in steps(),
     ) {
         let Some(deferral) = POLICIES[policy].deferral() else { return Ok(()) };
         let slo = Nanos::from_millis(30);
         let config = QueueConfig {
             queue: QueueId(0),
-            profile: Profile::linear(Nanos::from_micros(400), Nanos::from_millis(3), 24).unwrap(),
+            profile: profile(worthwhile),
             slo,
             network: Network::default(),
             drop,
