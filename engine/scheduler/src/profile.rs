@@ -95,6 +95,15 @@ impl Profile {
         (1..=largest).find(is_last).unwrap_or(largest)
     }
 
+    /// Compares only batches that take no longer than `slo` when it says what is
+    /// [worthwhile](Profile::worthwhile): no other can be in time.
+    pub fn within(self, slo: Nanos) -> Profile {
+        let in_time = (1..=self.max_batch()).take_while(|&size| self.latency(size) <= slo).count().max(1);
+        let most = self.truncated(in_time).largest_worthwhile();
+        let whole = self.max_batch();
+        self.worthwhile_up_to(if most < in_time { most } else { whole })
+    }
+
     /// Has the batches of up to `most` requests be those that are worthwhile.
     fn worthwhile_up_to(self, most: usize) -> Profile {
         let up_to = || self.table[..=most].iter().copied().chain([Nanos::MAX]).collect();
@@ -317,6 +326,16 @@ mod tests {
         let scaled = ScaledProfile::new(&knee, ProfileScale(levels)).profile;
         assert_eq!(sizes(&scaled), (4, 6), "a size that takes long for a while is not forgotten");
         assert_eq!(scaled.worthwhile().latency(4), scaled.latency(4));
+        // What is in time.
+        let later = measured(&[10, 10, 10, 20, 20, 20, 20, 20, 20]);
+        assert_eq!(sizes(&later), (9, 9));
+        assert_eq!(
+            [15, 10, 20, 30, 1].map(|ms| sizes(&later.clone().within(Nanos::from_millis(ms))).0),
+            [9; 5]
+        );
+        let later = measured(&[10, 10, 10, 18, 25, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40]);
+        let within = [40, 30, 18, 10].map(|ms| sizes(&later.clone().within(Nanos::from_millis(ms))));
+        assert_eq!(within, [(16, 16), (3, 16), (3, 16), (16, 16)]);
         let of_two = knee.clone().of_applications([knee.clone(), knee.times(0.5)].into());
         assert_eq!(of_two.worthwhile().applications(), of_two.applications());
     }

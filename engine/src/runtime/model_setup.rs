@@ -35,9 +35,9 @@ pub(crate) fn check_model(
             None => profile.clone(),
         },
         (ProfileSource::Measure, Some(table)) => {
-            let profile = Profile::measured(&table.latencies()).map_err(|error| {
-                Diagnostics(vec![model.locations.max_batch.diagnostic(error, "lower max_batch")])
-            })?;
+            let bad =
+                |error| Diagnostics(vec![model.locations.max_batch.diagnostic(error, "lower max_batch")]);
+            let profile = Profile::measured(&table.latencies()).map_err(bad)?.within(model.slo);
             model.application.as_ref().map_or(profile.clone(), |of| profile.times(of.scale))
         }
         (ProfileSource::Measure, None) => unreachable!("the first executor measures what has to be"),

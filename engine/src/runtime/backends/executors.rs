@@ -564,7 +564,8 @@ fn measure_one(
         model.locations.file.diagnostic(error, "give a model that runs on inputs of its own shapes")
     })?;
     let fit = table.fit();
-    let worthwhile = Profile::measured(&table.latencies()).ok().map(|of| of.worthwhile().max_batch());
+    let profile = Profile::measured(&table.latencies()).ok().map(|profile| profile.within(model.slo));
+    let worthwhile = profile.map(|profile| profile.worthwhile().max_batch());
     let limited = worthwhile.filter(|&most| most < table.max_batch()).map_or_else(String::new, |most| {
         format!("; batches of up to {most} are worthwhile: larger ones take longer for each request")
     });
