@@ -81,15 +81,15 @@ impl Profile {
         table.push(Nanos::MAX);
         let at_best = table[1];
         let profile = Profile { table: table.into(), worthwhile: None, at_best, applications: None };
-        let most = profile.largest_worthwhile();
+        let most = profile.largest_worthwhile(profile.max_batch());
         Ok(profile.worthwhile_up_to(most))
     }
 
-    /// Returns the size of the largest batch that is worthwhile: of the sizes behind which the time
-    /// for each request rises, the smallest that is about as good as the best.
-    fn largest_worthwhile(&self) -> usize {
+    /// Returns the size of the largest batch that is worthwhile among those of up to `largest`: of
+    /// the sizes behind which the time for each request rises, the smallest that is about as good
+    /// as the best.
+    fn largest_worthwhile(&self, largest: usize) -> usize {
         let each = |size: usize| (self.latency(size).0 as f64 + HANDOVER.0 as f64) / size as f64;
-        let largest = self.max_batch();
         let limit = AS_GOOD * (1..=largest).map(each).fold(f64::INFINITY, f64::min);
         let is_last = |&size: &usize| each(size) <= limit && (size == largest || each(size + 1) > each(size));
         (1..=largest).find(is_last).unwrap_or(largest)
@@ -98,9 +98,8 @@ impl Profile {
     /// Compares only batches that take no longer than `slo` when it says what is
     /// [worthwhile](Profile::worthwhile): no other can be in time.
     pub fn within(self, slo: Nanos) -> Profile {
-        let in_time = (1..=self.max_batch()).take_while(|&size| self.latency(size) <= slo).count().max(1);
-        let most = self.truncated(in_time).largest_worthwhile();
-        let whole = self.max_batch();
+        let (in_time, whole) = (self.largest_within(slo).max(1), self.max_batch());
+        let most = self.largest_worthwhile(in_time);
         self.worthwhile_up_to(if most < in_time { most } else { whole })
     }
 
@@ -130,6 +129,11 @@ impl Profile {
     #[inline]
     pub fn max_batch(&self) -> usize {
         self.table.len() - 2
+    }
+
+    /// Returns the largest batch that takes no longer than `time`; 0 if none does.
+    pub fn largest_within(&self, time: Nanos) -> usize {
+        self.table[1..=self.max_batch()].partition_point(|&latency| latency <= time)
     }
 
     /// Returns l(`size`): zero for an empty batch, [`Nanos::MAX`] for one that is too large.
@@ -284,6 +288,7 @@ mod tests {
         assert_eq!(profile.latency(5_000_000), Nanos::MAX);
         assert_eq!(profile.max_batch(), 4);
         assert_eq!(profile.truncated(2).latency(3), Nanos::MAX);
+        assert_eq!([12, 13, 21, 22, 99].map(|time| profile.largest_within(Nanos(time))), [0, 1, 3, 4, 4]);
     }
 
     #[test]

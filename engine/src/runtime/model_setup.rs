@@ -34,12 +34,9 @@ pub(crate) fn check_model(
             Some(found) => profile.truncated(found.max_batch),
             None => profile.clone(),
         },
-        (ProfileSource::Measure, Some(table)) => {
-            let bad =
-                |error| Diagnostics(vec![model.locations.max_batch.diagnostic(error, "lower max_batch")]);
-            let profile = Profile::measured(&table.latencies()).map_err(bad)?.within(model.slo);
-            model.application.as_ref().map_or(profile.clone(), |of| profile.times(of.scale))
-        }
+        (ProfileSource::Measure, Some(table)) => model.profile_by(table).map_err(|error| {
+            Diagnostics(vec![model.locations.max_batch.diagnostic(error, "lower max_batch")])
+        })?,
         (ProfileSource::Measure, None) => unreachable!("the first executor measures what has to be"),
     };
     let alone = profile.latency(1);

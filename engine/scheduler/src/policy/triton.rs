@@ -82,8 +82,7 @@ impl Batcher {
 /// Returns the `max_batch_size` that suits a deadline: a batch may have to wait for another of its
 /// size, so both fit in the SLO.
 fn half_slo_batch(profile: &Profile, slo: Nanos) -> usize {
-    let fits = |&size: &usize| profile.latency(size) <= Nanos(slo.0 / 2);
-    (1..=profile.max_batch()).take_while(fits).last().unwrap_or(1)
+    profile.largest_within(Nanos(slo.0 / 2)).max(1)
 }
 
 impl Batching for DynamicBatching {

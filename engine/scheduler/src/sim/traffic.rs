@@ -76,7 +76,7 @@ impl Traffic {
         Arriving::Request(self.request(workload, ModelId(index as u32), arrival, deadline))
     }
 
-    /// Makes a request, of an id of its own.
+    /// Makes a request, of an id of its own. Always inlined, as [`Traffic::take`].
     #[inline(always)]
     pub(super) fn request(
         &mut self,

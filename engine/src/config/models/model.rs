@@ -13,8 +13,9 @@ use crate::config::linear_profile;
 use crate::config::toml_reader::{TomlTable, TomlValue};
 use std::collections::HashMap;
 use std::sync::Arc;
-use symphony_gpu::Signature;
+use symphony_gpu::{ProfileTable, Signature};
 use symphony_scheduler::limits;
+use symphony_scheduler::profile::{Profile, ProfileError};
 use symphony_transport::Nanos;
 
 /// A model to serve, or of one in classes the class of a size and an application.
@@ -53,6 +54,16 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
+    /// Returns the profile by which this is scheduled where the model was measured to have this
+    /// one: multiplied for its application, and with the SLO taken into account.
+    ///
+    /// Errors: those of [`Profile::measured`].
+    pub fn profile_by(&self, table: &ProfileTable) -> Result<Profile, ProfileError> {
+        let measured = Profile::measured(&table.latencies())?;
+        let own = self.application.as_ref().map_or(measured.clone(), |of| measured.times(of.scale));
+        Ok(own.within(self.slo))
+    }
+
     /// Returns a diagnostic for each tensor that `config.pbtxt` declares otherwise than the loaded
     /// model has it, or that may be left out and that nothing fills.
     pub fn undeclared(&self, signature: &Signature) -> Vec<Diagnostic> {

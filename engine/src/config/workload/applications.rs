@@ -62,8 +62,7 @@ fn profile(
     let bad = |error| (format!("is of a bad profile ({error})"), "give longer run times".to_owned());
     let profile = varying.profile(estimate, largest).map_err(bad)?;
     check_alone(profile.latency(1), slo)?;
-    let fits = (1..=largest).take_while(|&size| profile.latency(size) <= slo).count();
-    Ok(profile.truncated(fits))
+    Ok(profile.truncated(profile.largest_within(slo)))
 }
 
 /// Reads "mean", or "pNN" for a quantile.

@@ -33,7 +33,6 @@ use symphony_gpu::{
     HostGraph, HostModel, LoadError, MeasureOptions, OnnxRuntimeModel, OnnxRuntimeOptions, PrefixGroup,
     ProfileTable, Signature, measure,
 };
-use symphony_scheduler::profile::Profile;
 use symphony_transport::Nanos;
 use symphony_transport::doorbell::Doorbells;
 
@@ -564,8 +563,7 @@ fn measure_one(
         model.locations.file.diagnostic(error, "give a model that runs on inputs of its own shapes")
     })?;
     let fit = table.fit();
-    let profile = Profile::measured(&table.latencies()).ok().map(|profile| profile.within(model.slo));
-    let worthwhile = profile.map(|profile| profile.worthwhile().max_batch());
+    let worthwhile = model.profile_by(&table).ok().map(|profile| profile.worthwhile().max_batch());
     let limited = worthwhile.filter(|&most| most < table.max_batch()).map_or_else(String::new, |most| {
         format!("; batches of up to {most} are worthwhile: larger ones take longer for each request")
     });

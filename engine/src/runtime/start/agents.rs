@@ -168,10 +168,11 @@ impl EngineBuilder {
         let ModelThreadRings { requests, links, outlets } = rings.model_thread(at, largest_batch);
         let outbox =
             Outbox::new(at, Arc::clone(&rings.rank_of), links.messages, outlets).of_classes(queue_ids);
-        let begun_with: Vec<_> = queues.iter().map(ModelQueue::base_config).collect();
-        let named = names.iter().zip(&begun_with).map(|((name, class), begun)| (&**name, *class, begun));
-        let (role, first_batch) = (format!("model-{at}"), outbox.next_batch());
-        let create = |to| ModelRecorder::create(to, &role, named, first_batch);
+        let create = |to| {
+            let begun_with: Vec<_> = queues.iter().map(ModelQueue::base_config).collect();
+            let named = names.iter().zip(&begun_with).map(|((name, class), begun)| (&**name, *class, begun));
+            ModelRecorder::create(to, &format!("model-{at}"), named, outbox.next_batch())
+        };
         let recorder = self.options.record.as_ref().map(create).transpose()?;
         Ok(ModelThread {
             monitor: ModelMonitor { counting: rings.counters.of_models(at), recorder },

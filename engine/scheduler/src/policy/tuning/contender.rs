@@ -245,8 +245,8 @@ fn reserves(workload: &Workload) -> Option<Reserves> {
     let longest_one = highest.clone().map(|model| model.profile.latency(1)).max()?;
     let brief = waits.filter(|&wait| wait >= longest_one).min().unwrap_or(most);
     let batches = highest.map(|model| {
-        let worthwhile = model.profile.worthwhile();
-        worthwhile.latency(worthwhile.max_batch()).min(model.slo)
+        let profile = model.profile.worthwhile();
+        profile.latency(profile.max_batch()).min(model.slo)
     });
     (least < most).then_some(Reserves { least, brief, batch: batches.max()? })
 }

@@ -30,8 +30,11 @@ const STEPS: usize = 12;
 /// The last of these loads: a hundredth of the first.
 const LAST: usize = 80;
 
-/// The load where the first search starts, and the first stride of each.
-const START: (usize, usize) = (6, 1);
+/// The load where the first search starts.
+const START: usize = 6;
+
+/// The first stride of each search.
+const STRIDE: usize = 1;
 
 /// The bad requests with which a setting is charged whose limit is half of the best one, which is
 /// the most; one in between by the logarithm.
@@ -76,7 +79,6 @@ impl Limits {
         let full = ideal_rate(&workload);
         let rates: Vec<f64> = workload.models.iter().map(|model| model.share * full).collect();
         let shape = arrived.shape();
-        let is_first = self.are_unknown();
         let count = if arrived.is_known() { ((REQUESTS.0 / shape) as usize).min(REQUESTS.1) } else { FEW };
         let requests = made_up(&workload, &rates, &arrived.shapes(), count);
         let Some(last) = requests.last() else { return };
@@ -86,7 +88,7 @@ impl Limits {
         let mut best = LAST;
         // A setting's limit is near that of the one before, and later near where it was, or as far
         // from there as that of the one before.
-        let (mut point, mut moved) = (START.0, 0);
+        let (mut point, mut moved) = (START, 0);
         for (at, &setting) in settings.iter().enumerate() {
             let rule = ReplayedRule { drop, deferral, setting };
             let serves = |point: usize| {
@@ -97,15 +99,17 @@ impl Limits {
                 let fails = |found: &ReplayOutcome| found.worst_bad_rate(DRAWN_BY / shape) > ALLOWED_BAD_RATE;
                 Ok(!fails(&replay(&workload, &rule, &full_load.faster(load(point)), fails)))
             };
-            let start = if is_first { point } else { self.points[at].saturating_add_signed(moved).min(LAST) };
-            let Ok(found) = highest(start, START.1, LAST, serves);
+            let before = self.points.get(at).copied();
+            let start = before.map_or(point, |before| before.saturating_add_signed(moved).min(LAST));
+            let Ok(found) = highest(start, STRIDE, LAST, serves);
             point = found.unwrap_or(LAST);
             best = best.min(point);
-            if is_first {
-                self.points.push(point);
-            } else {
-                moved = point as isize - self.points[at] as isize;
-                self.points[at] = point;
+            match before {
+                None => self.points.push(point),
+                Some(before) => {
+                    moved = point as isize - before as isize;
+                    self.points[at] = point;
+                }
             }
         }
         let counts = |(&point, setting): (&usize, &RuleSetting)| {
