@@ -56,3 +56,6 @@ pub const RATE_SAMPLE: Nanos = Nanos::from_millis(50);
 
 /// The number of samples whose mean is the rate: a window of 5 s.
 pub const RATE_SAMPLES: usize = 100;
+
+/// The length of that window.
+pub const RATE_WINDOW: Nanos = Nanos(RATE_SAMPLE.0 * RATE_SAMPLES as u64);

@@ -117,6 +117,10 @@ pub struct LastReservation {
     pub budget: Nanos,
 }
 
+/// The share of a queue's requests that classes below may cost it. One that has lost as many
+/// reserves as if its requests could wait half as long.
+const MAY_COST: f64 = 0.001;
+
 /// The deadline that stands for a queue without a head.
 const NO_HEAD: Nanos = Nanos::ZERO;
 
@@ -428,6 +432,10 @@ impl ModelQueue {
 
     fn on_timer(&mut self, now: Nanos, sink: &mut impl ModelSink) {
         self.update_rate(now);
+        if let (ClassRole::Above(last), true) = (&mut self.role, self.queue.is_empty()) {
+            // What was lost has faded since the reservation was sent.
+            last.head = NOT_SENT;
+        }
         self.settle(now, sink);
     }
 
@@ -595,10 +603,14 @@ impl ModelQueue {
             dropped -= 1;
         }
         if dropped > 0 {
+            // A client that gives less time than a batch of one takes says nothing of the GPUs.
+            let least = self.terms.network.delay(1) + self.terms.profile.latency(1);
+            let mut lost = 0;
             for request in self.queue.drain(..dropped) {
+                lost += usize::from(request.deadline - request.arrival >= least);
                 sink.end(&request, Ending::DroppedInQueue, now);
             }
-            self.recent.add_lost(dropped);
+            self.recent.add_lost(lost);
         }
         self.candidate = match tried {
             true => Some(self.candidate_to_try()),
@@ -810,6 +822,7 @@ impl ModelQueue {
             self.send_offer(offer, sink);
         }
         self.next_timer = match self.candidate {
+            None if self.recent.lost > 0 && self.has_classes_below() => now + limits::RATE_WINDOW,
             None => Nanos::MAX,
             Some(waiting) if waiting.early > now => waiting.early,
             Some(early) if early.due > now => early.due,
@@ -926,7 +939,8 @@ impl ModelQueue {
             true => Nanos::from_secs_f64(self.target as f64 / self.rate_rps),
             false => Nanos::MAX,
         };
-        let patience = self.patience(budget);
+        let care = 1.0 + self.recent.lost_share(self.rate_rps) / MAY_COST;
+        let patience = Nanos((self.patience(budget).0 as f64 / care) as u64);
         match self.queue.front() {
             Some(head) => Reservation { at: head.deadline - (budget - patience), silent: false, every },
             None => Reservation { at: patience, silent: true, every },

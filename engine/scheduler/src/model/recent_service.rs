@@ -3,7 +3,7 @@
 //! each loss and each batch in it and tells it of the samples of the rate meter that end.
 
 use crate::deferral::QueueConfig;
-use crate::limits::{RATE_SAMPLE, RATE_SAMPLES};
+use crate::limits::{RATE_SAMPLES, RATE_WINDOW};
 use symphony_transport::Nanos;
 
 /// The share of a model's requests beyond which, once lost, it counts as overloaded. Twice what a
@@ -45,6 +45,16 @@ impl RecentService {
         self.gpu_time += duration;
     }
 
+    /// The requests that were lost.
+    fn lost(&self) -> f64 {
+        f64::from(self.lost) / f64::from(ONE_LOST)
+    }
+
+    /// Returns the share of requests that was lost where they come at this rate.
+    pub fn lost_share(&self, rate_rps: f64) -> f64 {
+        (self.lost() / (rate_rps * RATE_WINDOW.as_secs_f64()).max(1.0)).min(1.0)
+    }
+
     /// Lets all fade by `samples` samples of the rate meter, which now says `rate_rps`: by the same
     /// amount whether they end in one call or in several.
     pub fn samples_ended(&mut self, samples: u64, rate_rps: f64, terms: &QueueConfig) {
@@ -59,13 +69,13 @@ impl RecentService {
         if self.lost == 0 {
             return;
         }
-        let window_s = RATE_SAMPLE.as_secs_f64() * RATE_SAMPLES as f64;
-        let lost = f64::from(self.lost) / f64::from(ONE_LOST);
-        let beyond = lost - OVERLOAD * rate_rps * window_s;
+        let came = rate_rps * RATE_WINDOW.as_secs_f64();
+        let beyond = self.lost() - OVERLOAD * came;
         self.overloaded = beyond > 0.0;
         if self.overloaded && terms.drop.gives_precedence() {
-            let share = (beyond / (rate_rps * window_s).max(1.0)).min(1.0);
-            let own = (self.gpu_time.as_secs_f64() / (window_s * terms.gpus as f64)).min(1.0);
+            let share = (beyond / came.max(1.0)).min(1.0);
+            let time = RATE_WINDOW.as_secs_f64() * terms.gpus as f64;
+            let own = (self.gpu_time.as_secs_f64() / time).min(1.0);
             self.precedence = (share * (1.0 - own).powi(2) * f64::from(WHOLE_PRECEDENCE)) as u16;
         }
     }

@@ -156,7 +156,7 @@ fn offered_after(late: u64, drop: DropRule) -> Offer {
     queue.apply_request(ms(0.0), &request(0, ms(0.0), ms(20.0)), &mut log);
     queue.apply(ms(1.0), ModelEvent::Grant(grant(Nanos::ZERO)), &mut log);
     for id in 1..=late {
-        queue.apply_request(ms(30.0), &request(id, ms(30.0), ms(31.0)), &mut log);
+        queue.apply_request(ms(30.0), &request(id, ms(11.0), ms(31.0)), &mut log);
     }
     queue.apply_request(ms(250.0), &request(99, ms(250.0), ms(270.0)), &mut log);
     queue.apply(queue.next_timer(), ModelEvent::Timer, &mut log);
@@ -923,4 +923,29 @@ fn a_queue_that_expects_no_requests_foretells_from_its_first_one_on() {
     assert_eq!(log.take(), [Said::Reserve(Reservation::NEVER)]);
     queue.apply_request(ms(1.0), &request(1, ms(1.0), ms(21.0)), &mut log);
     assert_eq!(log.take(), [Said::Reserve(Reservation { at: ms(6.0), silent: false, every: Nanos::MAX })]);
+}
+
+#[test]
+fn a_queue_that_has_lost_requests_reserves_sooner_until_that_has_faded() {
+    let (mut queue, mut log) = (ModelQueue::new(late_threads(), Nanos::ZERO), Log::default());
+    queue.apply(Nanos::ZERO, ModelEvent::StartReserving, &mut log);
+    let silent = |at| Said::Reserve(Reservation { at, silent: true, every: Nanos::MAX });
+    assert_eq!((log.take(), queue.next_timer()), (vec![silent(ms(5.0))], Nanos::MAX));
+    // A client without the time for a batch says nothing.
+    queue.apply_request(ms(1.0), &request(1, ms(1.0), ms(6.0)), &mut log);
+    assert_eq!((log.take(), queue.next_timer()), (vec![Said::End(1, Ending::DroppedInQueue)], Nanos::MAX));
+    // One that has come too late; no head has changed, so the loss tells after a window.
+    queue.apply_request(ms(20.0), &request(2, ms(1.0), ms(21.0)), &mut log);
+    assert_eq!(log.take(), [Said::End(2, Ending::DroppedInQueue)]);
+    let mut sent = Vec::new();
+    while queue.next_timer() < Nanos::MAX {
+        let now = queue.next_timer();
+        queue.apply(now, ModelEvent::Timer, &mut log);
+        let said = log.take();
+        let [Said::Reserve(Reservation { at, silent: true, .. })] = said[..] else { panic!("{said:?}") };
+        sent.push((now, at));
+    }
+    let (last, hurried) = sent.split_last().unwrap();
+    assert!(hurried.iter().all(|&(_, at)| at < ms(0.1)) && !hurried.is_empty(), "{sent:?}");
+    assert!(last.1 == ms(5.0) && last.0 < Nanos::from_secs(20), "{sent:?}");
 }

@@ -7,7 +7,7 @@
 //! An addition for each batch. The models that are compared are two: the one whose batch is next,
 //! and of the overloaded ones that which has had the least.
 
-use crate::limits::{RATE_SAMPLE, RATE_SAMPLES};
+use crate::limits::RATE_WINDOW;
 use alloc::vec::Vec;
 use symphony_transport::Nanos;
 
@@ -16,7 +16,7 @@ const FAR_MORE: u64 = 2;
 
 /// The time after which a sixteenth of what a model has had is forgotten: the memory is that of the
 /// rate meter, 5 s.
-const FADES_EVERY: Nanos = Nanos(RATE_SAMPLE.0 * RATE_SAMPLES as u64 / FADES as u64);
+const FADES_EVERY: Nanos = Nanos(RATE_WINDOW.0 / FADES as u64);
 const FADES: u32 = 16;
 
 /// The GPU time that a model has had.
