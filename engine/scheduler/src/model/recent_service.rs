@@ -19,7 +19,8 @@ pub const WHOLE_PRECEDENCE: u16 = 1 << 14;
 /// See the module's description. What is noted fades as the rate meter's window does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RecentService {
-    /// Requests dropped or refused, in fixed point.
+    /// Requests dropped or refused, in fixed point, but for those that came with too little time
+    /// for a batch of one.
     pub lost: u32,
     /// The time that batches take.
     pub gpu_time: Nanos,
