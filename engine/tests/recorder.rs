@@ -98,6 +98,8 @@ struct Setting {
     policy: usize,
     drop: DropRule,
     network: Network,
+    /// The largest batch that is worthwhile.
+    worthwhile: usize,
     /// Mean time between turns with requests.
     gap: Nanos,
     /// The most requests of such a turn.
@@ -115,6 +117,7 @@ const SETTING: Setting = Setting {
     policy: 0,
     drop: DropRule::Window,
     network: Network { control: Nanos::ZERO, data_per_request: Nanos::ZERO, result: Nanos::ZERO },
+    worthwhile: 24,
     gap: Nanos::from_micros(200),
     a_turn: 1,
     hurry: Nanos::from_millis(22),
@@ -133,10 +136,12 @@ impl World {
             Class::new(lower.unwrap_or(0) as u8).unwrap()
         };
         let classes: Vec<Class> = (0..queues).map(class).collect();
+        let profile = Profile::linear(Nanos::from_micros(400), Nanos::from_millis(3), 24).unwrap();
+        let profile = profile.worthwhile_up_to(setting.worthwhile);
         let terms: Vec<QueueConfig> = (0..queues as u32)
             .map(|queue| QueueConfig {
                 queue: QueueId(queue),
-                profile: Profile::linear(Nanos::from_micros(400), Nanos::from_millis(3), 24).unwrap(),
+                profile: profile.clone(),
                 slo,
                 network: setting.network,
                 drop: setting.drop,
@@ -351,8 +356,9 @@ fn settings() -> impl Strategy<Value = Setting> {
     let drop = prop::sample::select(DropRule::ALL.map(|rule| rule.0).to_vec());
     let requests = (20u64..3_000, 1u64..40, prop::sample::select(vec![0, 1, 22_000]));
     let models = (1usize..8, prop::sample::select(vec![0, 0, 1, 3, 6]));
-    (any::<u64>(), models, 1usize..8, 0..policies, drop, network, requests).prop_map(
-        |(seed, (models, lower), gpus, policy, drop, network, (gap, a_turn, hurry))| Setting {
+    let worthwhile = prop::sample::select(vec![24usize, 24, 6, 1]);
+    (any::<u64>(), models, 1usize..8, 0..policies, drop, (network, worthwhile), requests).prop_map(
+        |(seed, (models, lower), gpus, policy, drop, (network, worthwhile), (gap, a_turn, hurry))| Setting {
             seed,
             models,
             lower,
@@ -360,6 +366,7 @@ fn settings() -> impl Strategy<Value = Setting> {
             policy,
             drop,
             network,
+            worthwhile,
             gap: Nanos::from_micros(gap),
             a_turn,
             hurry: Nanos::from_micros(hurry),

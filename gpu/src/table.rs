@@ -114,12 +114,17 @@ impl ProfileTable {
     /// grows. Between two of them it lies on the line that joins them, rounded up; below the first
     /// it is the first's.
     pub fn latency(&self, batch: usize) -> Option<Nanos> {
+        self.column(batch, |row| row.p99)
+    }
+
+    /// Returns what [`ProfileTable::latency`] does, of a column.
+    fn column(&self, batch: usize, of: impl Fn(&ProfileRow) -> Nanos) -> Option<Nanos> {
         if batch == 0 {
             return None;
         }
         let mut below: Option<(usize, Nanos)> = None;
         for row in &self.rows {
-            let at_row = below.map_or(row.p99, |(_, latency)| latency.max(row.p99));
+            let at_row = below.map_or(of(row), |(_, latency)| latency.max(of(row)));
             if row.batch >= batch {
                 return Some(below.map_or(at_row, |left| interpolate(left, (row.batch, at_row), batch)));
             }
@@ -131,6 +136,12 @@ impl ProfileTable {
     /// Returns l(1) to l([`ProfileTable::max_batch`]), in order.
     pub fn latencies(&self) -> Vec<Nanos> {
         (1..=self.max_batch()).filter_map(|batch| self.latency(batch)).collect()
+    }
+
+    /// Returns the times that batches of 1 to [`ProfileTable::max_batch`] typically take: as
+    /// [`ProfileTable::latencies`], of the medians.
+    pub fn medians(&self) -> Vec<Nanos> {
+        (1..=self.max_batch()).filter_map(|batch| self.column(batch, |row| row.p50)).collect()
     }
 
     /// Fits the least-squares line through l(b) at the measured sizes from 2 on, with beta at
@@ -354,6 +365,9 @@ mod tests {
         let expected = [100, 100, 151, 201, 201, 201, 201, 201].map(Nanos);
         assert_eq!(table.latencies(), expected);
         assert_eq!(table.latency(9), None);
+        let row = |(batch, p50)| ProfileRow { batch, p50: Nanos(p50), p99: Nanos(999) };
+        let table = ProfileTable::from_rows([(2, 100), (4, 201), (8, 150)].map(row).into()).unwrap();
+        assert_eq!((table.medians(), table.latencies()), (expected.into(), [Nanos(999); 8].into()));
     }
 
     #[test]

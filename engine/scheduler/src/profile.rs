@@ -16,6 +16,10 @@ const HANDOVER: Nanos = Nanos::from_micros(20);
 /// The time for each request, as a multiple of the least, up to which a smaller batch is as good.
 const AS_GOOD: f64 = 1.01;
 
+/// The time for each request of larger batches, as a multiple of that of a batch, at which they are
+/// slower where times were measured: less may be chance.
+const MEASURED_RISE: f64 = 1.05;
+
 /// The latency l(b) for b from 1 to the largest batch; it never falls as b grows. A clone shares
 /// the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +28,8 @@ pub struct Profile {
     table: Arc<[Nanos]>,
     /// The table of [`Profile::worthwhile`]; `None` where that has all batches.
     worthwhile: Option<Arc<[Nanos]>>,
+    /// See [`Profile::typically`]: `typical[b - 1]` is the time of a batch of b.
+    typical: Option<Arc<[Nanos]>>,
     /// See [`Profile::at_best`].
     at_best: Nanos,
     /// See [`Profile::of_applications`].
@@ -80,31 +86,26 @@ impl Profile {
         }
         table.push(Nanos::MAX);
         let at_best = table[1];
-        let profile = Profile { table: table.into(), worthwhile: None, at_best, applications: None };
-        let most = profile.largest_worthwhile(profile.max_batch());
+        let most = largest_worthwhile(latencies, 1.0);
+        let profile =
+            Profile { table: table.into(), worthwhile: None, typical: None, at_best, applications: None };
         Ok(profile.worthwhile_up_to(most))
     }
 
-    /// Returns the size of the largest batch that is worthwhile among those of up to `largest`: of
-    /// the sizes behind which the time for each request rises, the smallest that is about as good
-    /// as the best.
-    fn largest_worthwhile(&self, largest: usize) -> usize {
-        let each = |size: usize| (self.latency(size).0 as f64 + HANDOVER.0 as f64) / size as f64;
-        let limit = AS_GOOD * (1..=largest).map(each).fold(f64::INFINITY, f64::min);
-        let is_last = |&size: &usize| each(size) <= limit && (size == largest || each(size + 1) > each(size));
-        (1..=largest).find(is_last).unwrap_or(largest)
-    }
-
-    /// Compares only batches that take no longer than `slo` when it says what is
-    /// [worthwhile](Profile::worthwhile): no other can be in time.
-    pub fn within(self, slo: Nanos) -> Profile {
+    /// Has what is [worthwhile](Profile::worthwhile) follow from the times that batches typically
+    /// take, `typical[b - 1]` for a batch of b and one for each size, as they were measured: l(b),
+    /// which few exceed, follows the slowest runs, of which chance decides. Only batches that take
+    /// no longer than `slo` are compared: no other can be in time.
+    pub fn typically(self, typical: Arc<[Nanos]>, slo: Nanos) -> Profile {
         let (in_time, whole) = (self.largest_within(slo).max(1), self.max_batch());
-        let most = self.largest_worthwhile(in_time);
-        self.worthwhile_up_to(if most < in_time { most } else { whole })
+        let most = largest_worthwhile(&typical[..in_time], MEASURED_RISE);
+        let most = if most < in_time { most } else { whole };
+        Profile { typical: Some(typical), ..self }.worthwhile_up_to(most)
     }
 
-    /// Has the batches of up to `most` requests be those that are worthwhile.
-    fn worthwhile_up_to(self, most: usize) -> Profile {
+    /// Has the batches of up to `most` requests, from 1 to the largest batch, be those that are
+    /// [worthwhile](Profile::worthwhile).
+    pub fn worthwhile_up_to(self, most: usize) -> Profile {
         let up_to = || self.table[..=most].iter().copied().chain([Nanos::MAX]).collect();
         Profile { worthwhile: (most < self.max_batch()).then(up_to), ..self }
     }
@@ -182,7 +183,9 @@ impl Profile {
     pub fn times(&self, factor: f64) -> Profile {
         let at_best = Nanos((self.at_best.0 as f64 * factor) as u64);
         let times = self.multiplied(|_| factor).with_best(at_best);
-        Profile { applications: self.each_application(|own| own.times(factor)), ..times }
+        let each = |typical: &Nanos| Nanos((typical.0 as f64 * factor) as u64);
+        let typical = self.typical.as_ref().map(|times| times.iter().map(each).collect());
+        Profile { applications: self.each_application(|own| own.times(factor)), typical, ..times }
     }
 
     fn each_application(&self, change: impl Fn(&Profile) -> Profile) -> Option<Arc<[Profile]>> {
@@ -211,9 +214,28 @@ impl Profile {
     pub fn truncated(&self, max_batch: usize) -> Profile {
         let keep = self.max_batch().min(max_batch.max(1));
         let kept = Profile::measured(&self.table[1..=keep]).expect("a part of a profile is one");
+        let kept = match &self.typical {
+            None => kept,
+            Some(typical) => kept.typically(typical[..keep].into(), Nanos::MAX),
+        };
         let applications = self.each_application(|own| own.truncated(max_batch));
         Profile { applications, ..kept.with_best(self.at_best) }
     }
+}
+
+/// Returns the size of the largest batch that is worthwhile among those that take `times`, from one
+/// request on: of the sizes behind which the time for each request comes to `rise` times theirs
+/// before it is down at theirs again, the smallest that is about as good as the best; that of all
+/// if there is none.
+fn largest_worthwhile(times: &[Nanos], rise: f64) -> usize {
+    let each = |size: usize| (times[size - 1].0 as f64 + HANDOVER.0 as f64) / size as f64;
+    let limit = AS_GOOD * (1..=times.len()).map(each).fold(f64::INFINITY, f64::min);
+    let is_last = |&size: &usize| {
+        let own = each(size);
+        let mut larger = (size + 1..=times.len()).map(each);
+        own <= limit && larger.find(|&each| each <= own || each >= rise * own).is_some_and(|each| each > own)
+    };
+    (1..=times.len()).find(is_last).unwrap_or(times.len())
 }
 
 /// The ratios of a profile to the one that it was made of: a level for each range of batch sizes
@@ -331,18 +353,34 @@ mod tests {
         let scaled = ScaledProfile::new(&knee, ProfileScale(levels)).profile;
         assert_eq!(sizes(&scaled), (4, 6), "a size that takes long for a while is not forgotten");
         assert_eq!(scaled.worthwhile().latency(4), scaled.latency(4));
-        // What is in time.
-        let later = measured(&[10, 10, 10, 20, 20, 20, 20, 20, 20]);
-        assert_eq!(sizes(&later), (9, 9));
-        assert_eq!(
-            [15, 10, 20, 30, 1].map(|ms| sizes(&later.clone().within(Nanos::from_millis(ms))).0),
-            [9; 5]
-        );
-        let later = measured(&[10, 10, 10, 18, 25, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40]);
-        let within = [40, 30, 18, 10].map(|ms| sizes(&later.clone().within(Nanos::from_millis(ms))));
-        assert_eq!(within, [(16, 16), (3, 16), (3, 16), (16, 16)]);
         let of_two = knee.clone().of_applications([knee.clone(), knee.times(0.5)].into());
         assert_eq!(of_two.worthwhile().applications(), of_two.applications());
+    }
+
+    #[test]
+    fn what_is_worthwhile_follows_from_typical_times_in_time_where_they_were_measured() {
+        let ms = |times: &[f64]| times.iter().map(|&ms| Nanos::from_millis_f64(ms)).collect::<Vec<_>>();
+        let size = |profile: &Profile| profile.worthwhile().max_batch();
+        let by = |latencies: &[f64], typical: &[f64], slo: f64| {
+            let profile = Profile::measured(&ms(latencies)).unwrap();
+            profile.typically(ms(typical).into(), Nanos::from_millis_f64(slo))
+        };
+        // One slow run of a batch of two: by l(b) a batch of one would be the best.
+        let slow = [0.96, 4.0, 4.0, 4.5, 5.0, 6.5];
+        let even = [0.95, 1.9, 2.81, 3.8, 4.69, 5.7];
+        assert_eq!(size(&Profile::measured(&ms(&slow)).unwrap()), 1);
+        assert_eq!(size(&by(&slow, &even, 100.0)), 6, "a rise by less than a twentieth may be chance");
+        // A rise that goes on counts, where batches come to it in time.
+        let rising = [0.95, 1.8, 2.7, 3.75, 5.0, 6.3];
+        let size_by = |slo: f64| size(&by(&rising, &rising, slo));
+        assert_eq!([100.0, 5.0, 3.75, 2.7, 0.1].map(size_by), [3, 3, 6, 6, 6]);
+        // It stays so where the profile is cut off or multiplied.
+        let knee = by(&slow, &rising, 100.0);
+        assert_eq!([3, 4, 5, 6, 9].map(|keep| size(&knee.truncated(keep))), [3, 4, 3, 3, 3]);
+        assert_eq!(size(&knee.times(2.0)), 3);
+        assert_eq!(size(&knee.times(2.0).truncated(5)), 3);
+        // A smaller batch that is about as good as a later one.
+        assert_eq!(size(&by(&[10.0; 9], &[10.0, 10.0, 10.0, 20.0, 20.0, 20.0, 20.0, 20.0, 20.0], 30.0)), 9);
     }
 
     #[test]

@@ -32,8 +32,11 @@ fn profile(table: &ProfileTable, slo: Nanos) -> Result<Profile, (String, String)
     latencies.truncate(limits::MAX_BATCH);
     linear_profile::check_alone(latencies.first().copied().unwrap_or_default(), slo)?;
     latencies.retain(|&latency| latency <= slo);
-    Profile::measured(&latencies)
-        .map_err(|e| (format!("is of a bad profile ({e})"), "measure it again".into()))
+    let profile = Profile::measured(&latencies)
+        .map_err(|e| (format!("is of a bad profile ({e})"), "measure it again".to_owned()))?;
+    let mut typical = table.medians();
+    typical.truncate(profile.max_batch());
+    Ok(profile.typically(typical.into(), slo))
 }
 
 /// Reports what is wrong with a profile's file: at its own line where there is one.

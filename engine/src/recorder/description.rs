@@ -46,6 +46,8 @@ pub(super) struct ModelDescription {
     latest_slack_ns: u64,
     /// The index of the queue's profile in `profiles`.
     profile: usize,
+    /// The largest batch that is worthwhile.
+    worthwhile: usize,
     /// The number of GPUs of the queue's sub-cluster.
     gpus: usize,
     /// The class of the queue's requests, from 0.
@@ -109,6 +111,7 @@ impl ModelsDescription {
                 frontrun_slack_ns: config.slack.frontrun.0,
                 latest_slack_ns: config.slack.latest.0,
                 profile,
+                worthwhile: config.profile.worthwhile().max_batch(),
                 gpus: config.gpus,
                 class: class.number(),
             });
@@ -134,7 +137,12 @@ impl ModelsDescription {
         let profile = |model: &ModelDescription| -> Result<Profile, String> {
             let table = self.profiles.get(model.profile).ok_or("a model without a profile")?;
             let table: Vec<Nanos> = table.iter().copied().map(Nanos).collect();
-            Profile::measured(&table).map_err(|error| error.to_string())
+            let profile = Profile::measured(&table).map_err(|error| error.to_string())?;
+            let (most, whole) = (model.worthwhile, profile.max_batch());
+            if !(1..=whole).contains(&most) {
+                return Err(format!("a largest batch of {most} for a profile up to {whole}"));
+            }
+            Ok(profile.worthwhile_up_to(most))
         };
         self.models
             .iter()

@@ -59,9 +59,10 @@ impl ModelConfig {
     ///
     /// Errors: those of [`Profile::measured`].
     pub fn profile_by(&self, table: &ProfileTable) -> Result<Profile, ProfileError> {
-        let measured = Profile::measured(&table.latencies())?;
-        let own = self.application.as_ref().map_or(measured.clone(), |of| measured.times(of.scale));
-        Ok(own.within(self.slo))
+        let scale = self.application.as_ref().map_or(1.0, |of| of.scale);
+        let own = |median: Nanos| Nanos((median.0 as f64 * scale) as u64);
+        let typical = table.medians().into_iter().map(own).collect();
+        Ok(Profile::measured(&table.latencies())?.times(scale).typically(typical, self.slo))
     }
 
     /// Returns a diagnostic for each tensor that `config.pbtxt` declares otherwise than the loaded

@@ -38,7 +38,7 @@ const MODEL: &str = "[[models]]\nname = \"R\"\nalpha_ms = 1.053\nbeta_ms = 5.072
 #[test]
 fn a_model_takes_what_a_profile_in_a_file_says() {
     const PROFILED: &str = "[[models]]\nname = \"R\"\nprofile = \"p.csv\"\nslo_ms = 5\n";
-    let table = "# device: a card\nbatch,p50_ms,p99_ms\n1,1,2\n3,3,4\n4,5,6\n";
+    let table = "# device: a card\nbatch,p50_ms,p99_ms\n1,1,2\n3,4,4\n4,5,6\n";
     let read = |text: &str| {
         let folder = folder(&[(FILE, text.as_bytes()), ("p.csv", table.as_bytes()), ("bad.csv", b"x\n")]);
         let read = read_workload(&folder.path().join(FILE));
@@ -47,7 +47,10 @@ fn a_model_takes_what_a_profile_in_a_file_says() {
     let workload = read(&format!("{HEAD}{PROFILED}")).unwrap();
     // A batch of four takes longer than the SLO.
     let measured = Profile::measured(&[2, 3, 4].map(Nanos::from_millis)).unwrap();
+    let measured =
+        measured.typically([1_000, 2_500, 4_000].map(Nanos::from_micros).into(), Nanos::from_millis(5));
     assert_eq!(workload.models[0].profile, measured);
+    assert_eq!(measured.worthwhile().max_batch(), 1, "by the medians, not by l(b)");
     for (text, expected) in [
         (PROFILED.replace("p.csv", "bad.csv"), "bad.csv:1: profile: `x` is not the header"),
         (PROFILED.replace("p.csv", "no.csv"), "give alpha_ms and beta_ms, or a CSV file"),
