@@ -727,9 +727,13 @@ impl ModelQueue {
     #[inline]
     fn uncut(&self, finish: Finish<'_>, size: usize) -> usize {
         let last = &self.queue[size - 1];
-        if last.rows_after == 0 {
-            return size;
-        }
+        if last.rows_after == 0 { size } else { self.uncut_before(last, finish, size) }
+    }
+
+    /// [`ModelQueue::uncut`] where rows of `last`, the last request of the batch, are behind it. By
+    /// itself, as most requests have one row.
+    #[inline(never)]
+    fn uncut_before(&self, last: &Request, finish: Finish<'_>, size: usize) -> usize {
         let cut = self.cut_rows(size);
         if cut < size {
             return size - cut;
@@ -760,6 +764,7 @@ impl ModelQueue {
         self.candidate = (size > 0).then(|| self.candidate_of::<true>(now, size));
     }
 
+    #[inline]
     fn candidate_of<const APART: bool>(&self, now: Nanos, size: usize) -> Candidate {
         let QueueConfig { profile, network, slack, .. } = &self.terms;
         let head_deadline = self.queue[0].deadline;
