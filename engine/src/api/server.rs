@@ -185,7 +185,7 @@ fn role_of(frontend: u32) -> String {
 }
 
 fn listen(addr: SocketAddr, share_port: bool) -> Result<(Listener, SocketAddr), ApiError> {
-    let listening = once_free(|| glommio_io::listen(addr, share_port));
+    let listening = once_free(addr, || glommio_io::listen(addr, share_port));
     let listener = listening.map_err(|error| no_port(addr, error))?;
     let local_addr = listener.local_addr().map_err(|error| no_port(addr, error))?;
     Ok((listener, local_addr))

@@ -120,7 +120,8 @@ fn read_tls(files: &LinkTlsFiles) -> io::Result<LinkTls> {
 fn listen(sockets: &mut Sockets, name: &str) -> io::Result<std::net::SocketAddr> {
     let failed = |error: String| io::Error::other(format!("can't listen for other hosts at {name}: {error}"));
     let address = resolve(name).map_err(failed)?;
-    let listener = once_free(|| sockets.listen(address)).map_err(|error| failed(error.to_string()))?;
+    let listener =
+        once_free(address, || sockets.listen(address)).map_err(|error| failed(error.to_string()))?;
     Ok(sockets.address(listener))
 }
 
