@@ -28,7 +28,7 @@ pub struct Profile {
     table: Arc<[Nanos]>,
     /// The table of [`Profile::worthwhile`]; `None` where that has all batches.
     worthwhile: Option<Arc<[Nanos]>>,
-    /// See [`Profile::typically`]: `typical[b - 1]` is the time of a batch of b.
+    /// See [`Profile::with_typical`]: `typical[b - 1]` is the time of a batch of b.
     typical: Option<Arc<[Nanos]>>,
     /// See [`Profile::at_best`].
     at_best: Nanos,
@@ -96,7 +96,7 @@ impl Profile {
     /// take, `typical[b - 1]` for a batch of b and one for each size, as they were measured: l(b),
     /// which few exceed, follows the slowest runs, of which chance decides. Only batches that take
     /// no longer than `slo` are compared: no other can be in time.
-    pub fn typically(self, typical: Arc<[Nanos]>, slo: Nanos) -> Profile {
+    pub fn with_typical(self, typical: Arc<[Nanos]>, slo: Nanos) -> Profile {
         let (in_time, whole) = (self.largest_within(slo).max(1), self.max_batch());
         let most = largest_worthwhile(&typical[..in_time], MEASURED_RISE);
         let most = if most < in_time { most } else { whole };
@@ -216,7 +216,7 @@ impl Profile {
         let kept = Profile::measured(&self.table[1..=keep]).expect("a part of a profile is one");
         let kept = match &self.typical {
             None => kept,
-            Some(typical) => kept.typically(typical[..keep].into(), Nanos::MAX),
+            Some(typical) => kept.with_typical(typical[..keep].into(), Nanos::MAX),
         };
         let applications = self.each_application(|own| own.truncated(max_batch));
         Profile { applications, ..kept.with_best(self.at_best) }
@@ -363,7 +363,7 @@ mod tests {
         let size = |profile: &Profile| profile.worthwhile().max_batch();
         let by = |latencies: &[f64], typical: &[f64], slo: f64| {
             let profile = Profile::measured(&ms(latencies)).unwrap();
-            profile.typically(ms(typical).into(), Nanos::from_millis_f64(slo))
+            profile.with_typical(ms(typical).into(), Nanos::from_millis_f64(slo))
         };
         // One slow run of a batch of two: by l(b) a batch of one would be the best.
         let slow = [0.96, 4.0, 4.0, 4.5, 5.0, 6.5];

@@ -62,7 +62,7 @@ impl ModelConfig {
         let scale = self.application.as_ref().map_or(1.0, |of| of.scale);
         let own = |median: Nanos| Nanos((median.0 as f64 * scale) as u64);
         let typical = table.medians().into_iter().map(own).collect();
-        Ok(Profile::measured(&table.latencies())?.times(scale).typically(typical, self.slo))
+        Ok(Profile::measured(&table.latencies())?.times(scale).with_typical(typical, self.slo))
     }
 
     /// Returns a diagnostic for each tensor that `config.pbtxt` declares otherwise than the loaded
