@@ -31,8 +31,9 @@ const RUNS_ON_GPU: usize = 200;
 ///
 /// Prints l(b) as the median and the 99th percentile of many runs, and the line alpha * b + beta
 /// that fits best for b of 2 and more, with its worst error. The engine schedules by the p99
-/// column; the line is a summary. On a GPU, the copies each way, the execution and the host's calls
-/// are measured apart too, and l(b) is from the launch until the outputs are on the host.
+/// column, and judges by the median which batches are worthwhile; the line is a summary. On a GPU,
+/// the copies each way, the execution and the host's calls are measured apart too, and l(b) is from
+/// the launch until the outputs are on the host.
 #[derive(Parser)]
 #[command(name = "profile", version, after_help = AFTER_HELP)]
 struct ProfileCommandLine {
