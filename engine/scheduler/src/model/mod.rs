@@ -335,8 +335,10 @@ impl ModelQueue {
                 }
             }
             ClassRole::Nobody => self.send_reservation(Reservation::NEVER, sink),
-            ClassRole::Above(_) | ClassRole::Below(_) => {}
+            ClassRole::Above(_) | ClassRole::Below(_) => return,
         }
+        // What was lost before fades.
+        self.next_timer = self.timer(now);
     }
 
     /// The bounds of the batches of a queue of a lower class.
@@ -838,14 +840,20 @@ impl ModelQueue {
         if offer != self.offered && !self.is_offered_enough(offer) {
             self.send_offer(offer, sink);
         }
-        self.next_timer = match self.candidate {
+        self.next_timer = self.timer(now);
+    }
+
+    /// When to look again, of a queue that is not below others.
+    #[inline]
+    fn timer(&self, now: Nanos) -> Nanos {
+        match self.candidate {
             None if self.recent.lost > 0 && self.has_classes_below() => now + limits::RATE_WINDOW,
             None => Nanos::MAX,
             Some(waiting) if waiting.early > now => waiting.early,
             Some(early) if early.due > now => early.due,
             Some(_) if self.terms.drop == DropRule::Fcfs => Nanos::MAX,
             Some(due) => self.expiry(now, due),
-        };
+        }
     }
 
     /// The offer of a batch of this size, as it is where the setting has a reserve: a long batch

@@ -948,4 +948,11 @@ fn a_queue_that_has_lost_requests_reserves_sooner_until_that_has_faded() {
     let (last, hurried) = sent.split_last().unwrap();
     assert!(hurried.iter().all(|&(_, at)| at < ms(0.1)) && !hurried.is_empty(), "{sent:?}");
     assert!(last.1 == ms(5.0) && last.0 < Nanos::from_secs(20), "{sent:?}");
+    // One that lost some before there was anybody to reserve against looks again too.
+    let mut queue = ModelQueue::new(late_threads(), Nanos::ZERO);
+    queue.apply_request(ms(20.0), &request(2, ms(1.0), ms(21.0)), &mut log);
+    queue.apply(ms(30.0), ModelEvent::StartReserving, &mut log);
+    let said = log.take();
+    let [_, Said::Reserve(Reservation { at, silent: true, .. })] = said[..] else { panic!("{said:?}") };
+    assert_eq!((at < ms(0.1), queue.next_timer()), (true, ms(30.0) + limits::RATE_WINDOW));
 }

@@ -222,6 +222,7 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
             let rank = outbox.rank_of[queue.config().queue.0 as usize];
             if reservations.done[rank as usize].is_some_and(|done| done > change.index) {
                 monitor.apply(change.index, queue, now, ModelEvent::StartReserving, outbox);
+                agenda.set_timer(change.index, queue.next_timer());
             }
         })
     }
@@ -230,7 +231,7 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
     /// room for messages.
     #[cold]
     fn start_reserving(&mut self, now: Nanos) -> usize {
-        let ModelThread { reservations, queues, monitor, outbox, .. } = self;
+        let ModelThread { reservations, queues, agenda, monitor, outbox, .. } = self;
         let mut messages = 0;
         for (rank, done) in reservations.done.iter_mut().enumerate() {
             let Some(done) = done.as_mut().filter(|done| **done <= reservations.highest) else { continue };
@@ -239,6 +240,7 @@ impl<I: Intake, O: Outlets> ModelThread<I, O> {
                 let queue = &mut queues[*done];
                 if outbox.rank_of[queue.config().queue.0 as usize] as usize == rank {
                     monitor.apply(*done, queue, now, ModelEvent::StartReserving, outbox);
+                    agenda.set_timer(*done, queue.next_timer());
                     (room, messages) = (room - 1, messages + 1);
                 }
                 *done += 1;
