@@ -337,8 +337,8 @@ impl ModelQueue {
             ClassRole::Nobody => self.send_reservation(Reservation::NEVER, sink),
             ClassRole::Above(_) | ClassRole::Below(_) => return,
         }
-        // What was lost before fades.
-        self.next_timer = self.timer(now);
+        // What was lost before fades. A timer that is over still has to be seen.
+        self.next_timer = self.next_timer.min(self.timer(now));
     }
 
     /// The bounds of the batches of a queue of a lower class.

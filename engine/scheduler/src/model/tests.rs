@@ -955,4 +955,11 @@ fn a_queue_that_has_lost_requests_reserves_sooner_until_that_has_faded() {
     let said = log.take();
     let [_, Said::Reserve(Reservation { at, silent: true, .. })] = said[..] else { panic!("{said:?}") };
     assert_eq!((at < ms(0.1), queue.next_timer()), (true, ms(30.0) + limits::RATE_WINDOW));
+    // A timer that nobody has seen yet stays, or its offer would not be made.
+    let mut queue = ModelQueue::new(late_threads(), Nanos::ZERO);
+    queue.apply_request(ms(1.0), &request(3, ms(1.0), ms(31.0)), &mut log);
+    let early = queue.next_timer();
+    assert!(early < ms(31.0) && log.take().is_empty());
+    queue.apply(early + Nanos(9), ModelEvent::StartReserving, &mut log);
+    assert_eq!((log.take().len(), queue.next_timer()), (1, early));
 }
