@@ -86,21 +86,34 @@ impl Profile {
         }
         table.push(Nanos::MAX);
         let at_best = table[1];
-        let most = largest_worthwhile(latencies, 1.0);
         let profile =
             Profile { table: table.into(), worthwhile: None, typical: None, at_best, applications: None };
-        Ok(profile.worthwhile_up_to(most))
+        Ok(profile.judged(latencies.len()))
     }
 
     /// Has what is [worthwhile](Profile::worthwhile) follow from the times that batches typically
     /// take, `typical[b - 1]` for a batch of b and one for each size, as they were measured: l(b),
-    /// which few exceed, follows the slowest runs, of which chance decides. Only batches that take
-    /// no longer than `slo` are compared: no other can be in time.
-    pub fn with_typical(self, typical: Arc<[Nanos]>, slo: Nanos) -> Profile {
-        let (in_time, whole) = (self.largest_within(slo).max(1), self.max_batch());
-        let most = largest_worthwhile(&typical[..in_time], MEASURED_RISE);
-        let most = if most < in_time { most } else { whole };
-        Profile { typical: Some(typical), ..self }.worthwhile_up_to(most)
+    /// which few exceed, follows the slowest runs, of which chance decides.
+    pub fn with_typical(self, typical: Arc<[Nanos]>) -> Profile {
+        let largest = self.max_batch();
+        Profile { typical: Some(typical), ..self }.judged(largest)
+    }
+
+    /// Compares only batches that take no longer than `slo` when it says what is
+    /// [worthwhile](Profile::worthwhile): no other can be in time.
+    pub fn within(self, slo: Nanos) -> Profile {
+        let in_time = self.largest_within(slo).max(1);
+        self.judged(in_time)
+    }
+
+    /// Finds out which batches of up to `largest` are worthwhile: all are if all of those are.
+    fn judged(self, largest: usize) -> Profile {
+        let most = match &self.typical {
+            None => largest_worthwhile(&self.table[1..=largest], 1.0),
+            Some(typical) => largest_worthwhile(&typical[..largest], MEASURED_RISE),
+        };
+        let whole = self.max_batch();
+        self.worthwhile_up_to(if most < largest { most } else { whole })
     }
 
     /// Has the batches of up to `most` requests, from 1 to the largest batch, be those that are
@@ -216,7 +229,7 @@ impl Profile {
         let kept = Profile::measured(&self.table[1..=keep]).expect("a part of a profile is one");
         let kept = match &self.typical {
             None => kept,
-            Some(typical) => kept.with_typical(typical[..keep].into(), Nanos::MAX),
+            Some(typical) => kept.with_typical(typical[..keep].into()),
         };
         let applications = self.each_application(|own| own.truncated(max_batch));
         Profile { applications, ..kept.with_best(self.at_best) }
@@ -353,6 +366,16 @@ mod tests {
         let scaled = ScaledProfile::new(&knee, ProfileScale(levels)).profile;
         assert_eq!(sizes(&scaled), (4, 6), "a size that takes long for a while is not forgotten");
         assert_eq!(scaled.worthwhile().latency(4), scaled.latency(4));
+        // What is in time.
+        let later = measured(&[10, 10, 10, 20, 20, 20, 20, 20, 20]);
+        assert_eq!(sizes(&later), (9, 9));
+        assert_eq!(
+            [15, 10, 20, 30, 1].map(|ms| sizes(&later.clone().within(Nanos::from_millis(ms))).0),
+            [9; 5]
+        );
+        let later = measured(&[10, 10, 10, 18, 25, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40]);
+        let within = [40, 30, 18, 10].map(|ms| sizes(&later.clone().within(Nanos::from_millis(ms))));
+        assert_eq!(within, [(16, 16), (3, 16), (3, 16), (16, 16)]);
         let of_two = knee.clone().of_applications([knee.clone(), knee.times(0.5)].into());
         assert_eq!(of_two.worthwhile().applications(), of_two.applications());
     }
@@ -363,7 +386,7 @@ mod tests {
         let size = |profile: &Profile| profile.worthwhile().max_batch();
         let by = |latencies: &[f64], typical: &[f64], slo: f64| {
             let profile = Profile::measured(&ms(latencies)).unwrap();
-            profile.with_typical(ms(typical).into(), Nanos::from_millis_f64(slo))
+            profile.with_typical(ms(typical).into()).within(Nanos::from_millis_f64(slo))
         };
         // One slow run of a batch of two: by l(b) a batch of one would be the best.
         let slow = [0.96, 4.0, 4.0, 4.5, 5.0, 6.5];

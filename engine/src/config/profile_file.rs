@@ -36,7 +36,7 @@ fn profile(table: &ProfileTable, slo: Nanos) -> Result<Profile, (String, String)
         .map_err(|e| (format!("is of a bad profile ({e})"), "measure it again".to_owned()))?;
     let mut typical = table.medians();
     typical.truncate(profile.max_batch());
-    Ok(profile.with_typical(typical.into(), slo))
+    Ok(profile.with_typical(typical.into()))
 }
 
 /// Reports what is wrong with a profile's file: at its own line where there is one.

@@ -60,9 +60,8 @@ impl ModelConfig {
     /// Errors: those of [`Profile::measured`].
     pub fn profile_by(&self, table: &ProfileTable) -> Result<Profile, ProfileError> {
         let scale = self.application.as_ref().map_or(1.0, |of| of.scale);
-        let own = |median: Nanos| Nanos((median.0 as f64 * scale) as u64);
-        let typical = table.medians().into_iter().map(own).collect();
-        Ok(Profile::measured(&table.latencies())?.times(scale).with_typical(typical, self.slo))
+        let measured = Profile::measured(&table.latencies())?.with_typical(table.medians().into());
+        Ok(measured.times(scale).within(self.slo))
     }
 
     /// Returns a diagnostic for each tensor that `config.pbtxt` declares otherwise than the loaded

@@ -158,7 +158,7 @@ fn a_file_with_every_key_is_read_as_written() {
     let [m, e] = &config.models[..] else { panic!("two models") };
     // l(4) = 8 ms is over the SLO of 7.5 ms; l(3) lies between.
     let profile = Profile::measured(&[5_000, 6_500, 7_250].map(Nanos::from_micros)).unwrap();
-    let profile = profile.with_typical([4_000, 6_000, 6_500].map(Nanos::from_micros).into(), m.slo);
+    let profile = profile.with_typical([4_000, 6_000, 6_500].map(Nanos::from_micros).into());
     assert_eq!((&m.profile, m.max_batch, m.priority), (&ProfileSource::Given(profile), 3, 3));
     let profile = Profile::linear(Nanos::from_millis(1), Nanos::from_millis(5), 20).unwrap();
     assert_eq!((&e.profile, e.max_batch), (&ProfileSource::Given(profile), 20));

@@ -47,8 +47,7 @@ fn a_model_takes_what_a_profile_in_a_file_says() {
     let workload = read(&format!("{HEAD}{PROFILED}")).unwrap();
     // A batch of four takes longer than the SLO.
     let measured = Profile::measured(&[2, 3, 4].map(Nanos::from_millis)).unwrap();
-    let measured =
-        measured.with_typical([1_000, 2_500, 4_000].map(Nanos::from_micros).into(), Nanos::from_millis(5));
+    let measured = measured.with_typical([1_000, 2_500, 4_000].map(Nanos::from_micros).into());
     assert_eq!(workload.models[0].profile, measured);
     assert_eq!(measured.worthwhile().max_batch(), 1, "by the medians, not by l(b)");
     for (text, expected) in [
